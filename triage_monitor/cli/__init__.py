@@ -1,0 +1,1 @@
+"""The command line: parses argv, calls the package, prints tables or JSON."""

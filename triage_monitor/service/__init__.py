@@ -1,0 +1,1 @@
+"""The edges: HTTP in, Prometheus and parameters out. No arithmetic about gaps lives here."""

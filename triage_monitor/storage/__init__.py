@@ -1,0 +1,1 @@
+"""The memory: the sidecar's store and recorded runs on disk."""

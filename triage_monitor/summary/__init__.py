@@ -1,0 +1,1 @@
+"""The algebra: gaps and advantages of one update -> a fixed-size, mergeable StepSummary."""

@@ -1,0 +1,1 @@
+"""The small real training: GRPO under emulated NVFP4, whose gaps come from arithmetic alone."""
