@@ -1,0 +1,102 @@
+"""UpdateRows <-> Arrow IPC stream: the body of one shard of one update (MIME application/vnd.apache.arrow.stream).
+
+Our own streams carry `writer`, `rows` and `checksum` in the schema's metadata. The checksum is the CRC-32 of the whole
+stream as it was before the checksum's own eight digits were filled in, so damage that leaves a sound stream, a flipped
+bit in a gap, is refused too. Streams of other writers need none of the three; of them only the structure can be
+verified. Decoding is zero-copy for uncompressed float32 and float64: the arrays are views of the body.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from zlib import crc32
+
+import pyarrow as pa
+
+from triage_monitor.errors import InputError
+from triage_monitor.summary.rows_arrow import rows_from_table, table_from_rows
+from triage_monitor.summary.rows_check import Frame, check_frame
+from triage_monitor.summary.rows_values import UpdateRows, checked_settings, rows_from_arrays
+
+__all__ = [
+    "STREAM_MIME",
+    "SUMMARY_MIME",
+    "UpdateRows",
+    "checked_settings",
+    "decode_stream",
+    "encode_arrays",
+    "encode_stream",
+    "rows_from_arrays",
+    "rows_from_table",
+    "table_from_rows",
+]
+
+STREAM_MIME = "application/vnd.apache.arrow.stream"
+SUMMARY_MIME = "application/vnd.triage.summary"
+WRITER = "triage-monitor"
+UNSIGNED = "crc32-........"
+
+
+def encode_arrays(*, gap_dtype: str = "float32", compression: str | None = None, **arrays: Any) -> bytes:
+    """`rows_from_arrays` and `encode_stream` in one: the arrays of `summarize`, `settings`, ids and engines."""
+    return encode_stream(rows_from_arrays(**arrays), gap_dtype=gap_dtype, compression=compression)
+
+
+def encode_stream(rows: UpdateRows, *, gap_dtype: str = "float32", compression: str | None = None) -> bytes:
+    """`gap_dtype` is float32 or float16 (log-probs keep their own type), `compression` None, 'zstd' or 'lz4'."""
+    if compression not in (None, "zstd", "lz4"):
+        raise InputError("compression", f"compression is '{compression}'; it must be None, 'zstd' or 'lz4'")
+    table = table_from_rows(rows, gap_type=gap_dtype)
+    metadata = {**rows.settings, "writer": WRITER, "rows": str(rows.responses), "checksum": UNSIGNED}
+    sink = pa.BufferOutputStream()
+    schema = table.schema.with_metadata(metadata)
+    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        for batch in table.to_batches():
+            writer.write_batch(batch)
+    stream = memoryview(sink.getvalue()).cast("B")
+    head = stream[: check_frame(stream, max_tokens=None).schema_end].tobytes()
+    return b"".join((head.replace(UNSIGNED.encode(), _signature(head, stream[len(head) :]), 1), stream[len(head) :]))
+
+
+def decode_stream(body: bytes | memoryview, *, max_tokens: int) -> UpdateRows:
+    """Everything `rows_from_table` checks, of a whole and undamaged stream of at most `max_tokens` positions.
+
+    Raises InputError; no damage to the bytes ends in another error, a crash or an allocation the caller did not allow.
+    """
+    view = memoryview(body).cast("B")
+    frame = check_frame(view, max_tokens=max_tokens)
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(view)) as reader:
+            _check_promises(reader.schema, view, frame)
+            table = reader.read_all()
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
+        raise InputError("damaged_stream", f"the Arrow stream is damaged: {_first_line(error)}") from error
+    rows = rows_from_table(table)
+    if rows.tokens > max_tokens:
+        raise InputError("too_large", f"holds {rows.tokens} positions; at most {max_tokens} are taken in one body")
+    return rows
+
+
+def _check_promises(schema: pa.Schema, view: memoryview, frame: Frame) -> None:
+    metadata = schema.metadata or {}
+    declared = metadata.get(b"rows")
+    if declared is not None and declared != str(frame.rows).encode():
+        raise InputError("row_count", f"declares {declared.decode('utf-8', 'replace')} rows and holds {frame.rows}")
+    signed = metadata.get(b"checksum")
+    head = view[: frame.schema_end].tobytes()
+    if signed is None:
+        if WRITER.encode() in head:
+            raise InputError("checksum", "the Arrow stream is damaged: its checksum is gone")
+        return
+    head = head.replace(signed, UNSIGNED.encode(), 1)
+    if signed != _signature(head, view[frame.schema_end :]):
+        raise InputError("checksum", "the Arrow stream is damaged: its bytes do not match its checksum")
+
+
+def _signature(unsigned_head: bytes, content: memoryview) -> bytes:
+    return f"crc32-{crc32(content, crc32(unsigned_head)):08x}".encode()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
