@@ -198,11 +198,11 @@ def _settings(schema: pa.Schema) -> dict[str, str]:
     return checked_settings(found)
 
 
-def table_from_rows(rows: UpdateRows, *, gap_type: str = "float32") -> pa.Table:
+def table_from_rows(rows: UpdateRows, *, gap_type: str | None = None) -> pa.Table:
     """One row per response, padding rows gone; a missing position becomes a null under mask 1."""
     columns: dict[str, Any] = {}
     if rows.gap is not None:
-        columns["gap"] = _lists(rows, _narrowed(rows.gap, gap_type), rows.missing)
+        columns["gap"] = _lists(rows, rows.gap if gap_type is None else _narrowed(rows.gap, gap_type), rows.missing)
     else:
         columns["learner_logprobs"] = _lists(rows, rows.learner_logprobs, None)
         columns["sampler_logprobs"] = _lists(rows, rows.sampler_logprobs, rows.missing)

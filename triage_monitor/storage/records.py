@@ -1,0 +1,226 @@
+"""The rows a store keeps, as plain values, and the rule under which each kind may be written.
+
+Every kind has a key and one of three rules:
+
+  ONCE      the key is written once; the same `digest` again is a duplicate, another digest is a conflict
+  NEXT      the last key column counts 0, 1, 2, ... within the others; any other number is a conflict
+  REPLACE   the newest write wins; of a row with a `revision`, only revision + 1 may follow
+
+Times are Unix seconds. JSON columns hold strict JSON: absent is null, never NaN. Summaries are opaque bytes here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any, ClassVar
+
+
+class Rule(StrEnum):
+    ONCE = "once"
+    NEXT = "next"
+    REPLACE = "replace"
+
+
+class Outcome(StrEnum):
+    NEW = "new"
+    DUPLICATE = "duplicate"
+    REPLACED = "replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Base of every row: which table, which key columns, which rule, and the order in which rows are read."""
+
+    TABLE: ClassVar[str]
+    KEY: ClassVar[tuple[str, ...]]
+    RULE: ClassVar[Rule]
+    ORDER: ClassVar[tuple[str, ...]] = ()
+
+    run: str
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self.KEY)
+
+    @classmethod
+    def order(cls) -> tuple[str, ...]:
+        return cls.ORDER or cls.KEY
+
+    @classmethod
+    def columns(cls) -> tuple[str, ...]:
+        return tuple(item.name for item in fields(cls))
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow(Record):
+    """One run. `held_by` names who overrides the policy; while it is set no policy change is issued."""
+
+    TABLE = "runs"
+    KEY = ("run",)
+    RULE = Rule.REPLACE
+
+    created_at: float
+    retired: bool = False
+    held_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow(Record):
+    """One start or resume of a trainer. `digest` is its launch id."""
+
+    TABLE = "attempts"
+    KEY = ("run", "attempt")
+    RULE = Rule.ONCE
+
+    attempt: int
+    from_step: int
+    digest: str
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRow(Record):
+    """One acknowledged shard. `groups` holds its distinct group ids as little-endian int64, None when unknown."""
+
+    TABLE = "shards"
+    KEY = ("run", "attempt", "step", "shard")
+    RULE = Rule.ONCE
+
+    attempt: int
+    step: int
+    shard: int
+    shards: int
+    digest: str
+    received_at: float
+    body_bytes: int
+    summary: bytes
+    groups: bytes | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRow(Record):
+    """One closed update: what was judged of it. Revision 0 is the first closing; a late shard adds one."""
+
+    TABLE = "updates"
+    KEY = ("run", "attempt", "step")
+    RULE = Rule.REPLACE
+    ORDER = ("run", "step", "attempt")
+
+    attempt: int
+    step: int
+    revision: int
+    status: str
+    shards: int
+    missing_shards: int
+    closed_at: float
+    stage: str
+    report: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRow(Record):
+    """The merged summary of a closed update, what windows are made of."""
+
+    TABLE = "summaries"
+    KEY = ("run", "attempt", "step")
+    RULE = Rule.REPLACE
+    ORDER = ("run", "step", "attempt")
+
+    attempt: int
+    step: int
+    summary: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StateRow(Record):
+    """What a restart needs beside the summaries: the judge's memory, counters, the parameters in force."""
+
+    TABLE = "states"
+    KEY = ("run",)
+    RULE = Rule.REPLACE
+
+    judge: dict[str, Any]
+    counters: dict[str, Any]
+    applied: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionRow(Record):
+    """One change of stage, with its evidence."""
+
+    TABLE = "transitions"
+    KEY = ("run", "number")
+    RULE = Rule.NEXT
+
+    number: int
+    attempt: int
+    step: int
+    at: float
+    before: str
+    after: str
+    evidence: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ParamsRow(Record):
+    """One version of the parameter set and the written reason for it."""
+
+    TABLE = "params"
+    KEY = ("run", "version")
+    RULE = Rule.NEXT
+
+    version: int
+    at: float
+    actor: str
+    reason: str
+    params: dict[str, Any]
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AckRow(Record):
+    """A trainer's word that a version is in force from a step on."""
+
+    TABLE = "acks"
+    KEY = ("run", "version", "step")
+    RULE = Rule.REPLACE
+
+    version: int
+    step: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ActionRow(Record):
+    """The audit trail: one asked-for or automatic action. `idempotency_key` decides repeats, `digest` conflicts."""
+
+    TABLE = "actions"
+    KEY = ("run", "idempotency_key")
+    RULE = Rule.ONCE
+    ORDER = ("run", "number")
+
+    idempotency_key: str
+    number: int
+    digest: str
+    at: float
+    actor: str
+    kind: str
+    outcome: str
+    request: dict[str, Any]
+    answer: dict[str, Any]
+
+
+KINDS: tuple[type[Record], ...] = (
+    RunRow,
+    AttemptRow,
+    ShardRow,
+    UpdateRow,
+    SummaryRow,
+    StateRow,
+    TransitionRow,
+    ParamsRow,
+    AckRow,
+    ActionRow,
+)
