@@ -1,0 +1,112 @@
+"""The store: what the sidecar remembers, and what it promises about it.
+
+Writing. `write(records...)` is all or nothing: every record of one call is kept, or none. The future it returns
+resolves only when the records would survive a killed process and a power cut (as far as the disk honours a sync);
+a store without a disk says so in `durable`. Calls take effect in the order they were made. Calls made at about the
+same time share one sync, so many small writers stay fast. After an error nothing of that call is kept, calls before
+and after it stand, and the store can be used on:
+
+  ConflictError   a rule of `records` was broken: another content under a key, or a number out of turn
+  StoreFull       the disk is full, read-only or failing; the same call may succeed later
+  StoreCorrupt    the file no longer verifies
+
+Reading. Any thread may read at any time and sees every write whose future has resolved. Rows come in their kind's
+order. A row whose checksum does not hold is left out, counted in `corrupt_rows`, and never served.
+
+Left out: meaning. A store merges nothing and judges nothing; `effective_updates` below only picks, of several
+attempts at one step, the newest (estimands section 7).
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Protocol, TypeVar, runtime_checkable
+
+from triage_monitor.storage.records import Outcome, Record, UpdateRow
+
+R = TypeVar("R", bound=Record)
+
+
+@runtime_checkable
+class Store(Protocol):
+    """See the module's promises. `epoch` is fixed when the store is created and larger for a later one."""
+
+    durable: bool
+    epoch: int
+    corrupt_rows: int
+
+    def write(self, *records: Record) -> Future[tuple[Outcome, ...]]: ...
+
+    def runs(self) -> list[str]: ...
+
+    def rows(
+        self,
+        kind: type[R],
+        run: str,
+        *,
+        attempt: int | None = None,
+        first_step: int | None = None,
+        last_step: int | None = None,
+        newest: int | None = None,
+    ) -> list[R]:
+        """Rows of one run, filtered by attempt and step bounds (inclusive); of those the last `newest`."""
+        ...
+
+    def get(self, kind: type[R], *key: object) -> R | None:
+        """One row by its whole key; None when absent or corrupt."""
+        ...
+
+    def top(self, kind: type[Record], run: str) -> int:
+        """The highest number of a NEXT kind in use (corrupt rows included), -1 when there is none."""
+        ...
+
+    def first_steps(self, run: str) -> dict[int, int]:
+        """Attempt -> its first closed step."""
+        ...
+
+    def unclosed(self, run: str) -> list[tuple[int, int]]:
+        """(attempt, step) of every update that has more shards stored than were judged, in order."""
+        ...
+
+    def close(self) -> None:
+        """Finishes queued writes, then lets go of the files."""
+        ...
+
+
+def step_limits(first_steps: dict[int, int]) -> list[tuple[int, int | None]]:
+    """(attempt, last step in which it counts; None = no end), newest attempt first, empty spans left out."""
+    spans: list[tuple[int, int | None]] = []
+    limit: int | None = None
+    for attempt in sorted(first_steps, reverse=True):
+        first = first_steps[attempt]
+        if limit is None or first <= limit:
+            spans.append((attempt, limit))
+        limit = first - 1 if limit is None else min(limit, first - 1)
+    return spans
+
+
+def effective_updates(
+    store: Store,
+    run: str,
+    kind: type[R] = UpdateRow,  # type: ignore[assignment]  # a TypeVar default; SummaryRow is the other use
+    *,
+    first_step: int | None = None,
+    last_step: int | None = None,
+    newest: int | None = None,
+) -> list[R]:
+    """Rows by step in which a newer attempt replaces older ones from its first step on; the last `newest`."""
+    kept: list[R] = []
+    for attempt, limit in step_limits(store.first_steps(run)):
+        wanted = None if newest is None else newest - len(kept)
+        if wanted == 0:
+            break
+        bounds = [bound for bound in (limit, last_step) if bound is not None]
+        kept[:0] = store.rows(
+            kind,
+            run,
+            attempt=attempt,
+            first_step=first_step,
+            last_step=min(bounds) if bounds else None,
+            newest=wanted,
+        )
+    return kept

@@ -1,0 +1,131 @@
+"""A store without a disk: for tests and for watching a run that nobody needs to remember.
+
+It keeps every promise of `base` but durability (`durable` is False). Rows are held in their stored form, so that
+whatever cannot be stored fails here as it would on a disk, and nothing handed in is shared with the caller.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from triage_monitor.errors import ConflictError, StoreCorrupt
+from triage_monitor.storage.records import (
+    KINDS,
+    Outcome,
+    Record,
+    RunRow,
+    ShardRow,
+    UpdateRow,
+)
+from triage_monitor.storage.rowcodec import Cell, decode_row, encode_row
+from triage_monitor.storage.rules import admit
+
+R = TypeVar("R", bound=Record)
+Key = tuple[Any, ...]
+Undo = list[tuple[type[Record], Key, tuple[Cell, ...] | None]]
+
+
+class MemoryStore:
+    """Store in dictionaries; see `base.Store`."""
+
+    durable = False
+
+    def __init__(self) -> None:
+        self.epoch = int(time.time())
+        self.corrupt_rows = 0
+        self._tables: dict[type[Record], dict[Key, tuple[Cell, ...]]] = {kind: {} for kind in KINDS}
+        self._lock = threading.RLock()
+
+    def write(self, *records: Record) -> Future[tuple[Outcome, ...]]:
+        future: Future[tuple[Outcome, ...]] = Future()
+        encoded = [(record, encode_row(record)) for record in records]
+        undo: Undo = []
+        with self._lock:
+            try:
+                future.set_result(tuple(self._apply(record, row, undo) for record, row in encoded))
+            except ConflictError as error:
+                for kind, key, before in reversed(undo):
+                    self._restore(kind, key, before)
+                future.set_exception(error)
+        return future
+
+    def _apply(self, record: Record, row: tuple[Cell, ...], undo: Undo) -> Outcome:
+        kind = type(record)
+        before = self._tables[kind].get(record.key)
+        readable = None if before is None else self._decoded(kind, before)
+        outcome = admit(record, readable, lambda: self.top(kind, record.run))
+        if outcome is not Outcome.DUPLICATE:
+            undo.append((kind, record.key, before))
+            self._tables[kind][record.key] = row
+        return outcome
+
+    def _restore(self, kind: type[Record], key: Key, before: tuple[Cell, ...] | None) -> None:
+        if before is None:
+            del self._tables[kind][key]
+        else:
+            self._tables[kind][key] = before
+
+    def runs(self) -> list[str]:
+        with self._lock:
+            return sorted(str(key[0]) for key in self._tables[RunRow])
+
+    def rows(
+        self,
+        kind: type[R],
+        run: str,
+        *,
+        attempt: int | None = None,
+        first_step: int | None = None,
+        last_step: int | None = None,
+        newest: int | None = None,
+    ) -> list[R]:
+        with self._lock:
+            stored = [row for key, row in self._tables[kind].items() if key[0] == run]
+        found = [row for row in (self._decoded(kind, row) for row in stored) if row is not None]
+        if attempt is not None:
+            found = [row for row in found if getattr(row, "attempt") == attempt]  # noqa: B009  not on every kind
+        if first_step is not None:
+            found = [row for row in found if getattr(row, "step") >= first_step]  # noqa: B009
+        if last_step is not None:
+            found = [row for row in found if getattr(row, "step") <= last_step]  # noqa: B009
+        found.sort(key=lambda row: tuple(getattr(row, name) for name in kind.order()))
+        return found if newest is None else found[len(found) - min(newest, len(found)) :]
+
+    def get(self, kind: type[R], *key: object) -> R | None:
+        with self._lock:
+            row = self._tables[kind].get(key)
+        return None if row is None else self._decoded(kind, row)
+
+    def top(self, kind: type[Record], run: str) -> int:
+        with self._lock:
+            return max((int(key[-1]) for key in self._tables[kind] if key[0] == run), default=-1)
+
+    def first_steps(self, run: str) -> dict[int, int]:
+        first: dict[int, int] = {}
+        with self._lock:
+            for name, attempt, step in self._tables[UpdateRow]:
+                if name == run:
+                    first[attempt] = min(step, first.get(attempt, step))
+        return first
+
+    def unclosed(self, run: str) -> list[tuple[int, int]]:
+        stored: dict[tuple[int, int], int] = {}
+        with self._lock:
+            for name, attempt, step, _ in self._tables[ShardRow]:
+                if name == run:
+                    stored[attempt, step] = stored.get((attempt, step), 0) + 1
+        judged = {(row.attempt, row.step): row.shards - row.missing_shards for row in self.rows(UpdateRow, run)}
+        return sorted(place for place, count in stored.items() if count > judged.get(place, 0))
+
+    def close(self) -> None:
+        """Nothing to finish."""
+
+    def _decoded(self, kind: type[R], row: tuple[Cell, ...]) -> R | None:
+        try:
+            return decode_row(kind, row)
+        except StoreCorrupt:
+            self.corrupt_rows += 1
+            return None

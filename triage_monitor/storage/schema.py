@@ -1,0 +1,71 @@
+"""The SQLite schema, derived from `records`, and its versions.
+
+`SCHEMA_VERSION` is stored in the file. A file of an older version is brought forward by `MIGRATIONS`, one step
+after the other in one transaction; a newer one is refused. Changing a record changes the schema: raise the version
+and add the step (a test pins the present text).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import fields
+
+from triage_monitor.errors import ConfigError
+from triage_monitor.storage.records import KINDS, Record
+
+SCHEMA_VERSION = 1
+# version -> statements that lead from it to the next one
+MIGRATIONS: dict[int, tuple[str, ...]] = {}
+
+_SQL_TYPES = {"int": "INTEGER", "bool": "INTEGER", "float": "REAL", "str": "TEXT", "bytes": "BLOB"}
+
+
+def table_sql(kind: type[Record]) -> str:
+    columns = []
+    for item in fields(kind):
+        plain = str(item.type).removesuffix(" | None")
+        optional = str(item.type).endswith("| None")
+        columns.append(f"{item.name} {_SQL_TYPES.get(plain, 'TEXT')}{'' if optional else ' NOT NULL'}")
+    columns.append("checksum BLOB NOT NULL")
+    return f"CREATE TABLE {kind.TABLE} ({', '.join(columns)}, PRIMARY KEY ({', '.join(kind.KEY)}))"
+
+
+def schema_sql() -> tuple[str, ...]:
+    return (
+        "CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",
+        *(table_sql(kind) for kind in KINDS),
+        *(
+            f"CREATE INDEX {kind.TABLE}_in_order ON {kind.TABLE} ({', '.join(kind.ORDER)})"
+            for kind in KINDS
+            if kind.ORDER
+        ),
+    )
+
+
+def prepare(db: sqlite3.Connection, *, epoch: int) -> int:
+    """Creates or migrates the schema; returns the store's epoch. ConfigError when the file is newer than this code."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is None:
+            for statement in schema_sql():
+                db.execute(statement)
+            db.executemany("INSERT INTO meta VALUES (?, ?)", [("schema_version", SCHEMA_VERSION), ("epoch", epoch)])
+        else:
+            _migrate(db)
+        stored = db.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchone()
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    db.execute("COMMIT")
+    return int(stored[0])
+
+
+def _migrate(db: sqlite3.Connection) -> None:
+    (version,) = db.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchone()
+    if version > SCHEMA_VERSION:
+        raise ConfigError(f"the store has schema version {version}; this program knows up to {SCHEMA_VERSION}")
+    while version < SCHEMA_VERSION:
+        for statement in MIGRATIONS[version]:
+            db.execute(statement)
+        version += 1
+    db.execute("UPDATE meta SET value = ? WHERE name = 'schema_version'", (version,))
