@@ -1,0 +1,114 @@
+"""The detector's settings, and the levels it starts with.
+
+The levels are the ones that worked on the prototype testbed (about 25 runs of one task; shared research `testbed2`,
+section 5, tables "Lead table" and "Fixed multiples of the own baseline"): q0.001 x1.5 and x2, mismatch energy x2 and
+x3.3, 1 - masked_response_fraction x2.4, rho_pressure x1.5 of the own baseline or 3 as it stands. `leave` levels, the
+floors and the second masked level are choices. Every one is configuration; none is known to hold on another model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from triage_monitor.errors import ConfigError
+from triage_monitor.judge.baseline import BaselineSettings
+from triage_monitor.judge.rules import Criterion, Form, Hysteresis, Rule, Take
+
+# Below these an indicator is noise whatever multiple of its baseline it is: two exact paths agree to about 1e-6 nats.
+TAIL_FLOOR_NATS = 0.1
+ENERGY_FLOOR = 5e-4
+UNMASKED_FLOOR = 0.02
+
+
+def _tail(level: float, leave: float) -> Criterion:
+    return Criterion("q0.001_all", level, leave, take=Take.NEGATIVE, floor=TAIL_FLOOR_NATS)
+
+
+def _energy(level: float, leave: float) -> Criterion:
+    return Criterion("mismatch_energy", level, leave, floor=ENERGY_FLOOR)
+
+
+def _unmasked(level: float, leave: float) -> Criterion:
+    return Criterion("masked_response_fraction", level, leave, take=Take.COMPLEMENT, floor=UNMASKED_FLOOR)
+
+
+DRIFT = Rule(
+    criteria=(
+        _tail(1.5, 1.3),
+        _energy(2.0, 1.6),
+        Criterion("rho_pressure", 1.5, 1.3),
+        _unmasked(2.4, 1.9),
+    ),
+    votes=1,
+)
+PRE_TERMINAL = Rule(
+    criteria=(
+        _tail(2.0, 1.7),
+        _energy(3.3, 2.6),
+        Criterion("rho_pressure", 3.0, 2.5, form=Form.ABS),
+        _unmasked(3.0, 2.4),
+    ),
+    votes=2,
+)
+TERMINAL = Rule(
+    criteria=(
+        Criterion("q0.05_all", 2.0, 1.6, take=Take.NEGATIVE, floor=0.05),
+        Criterion("abs_delta_mean", 2.0, 1.6, floor=0.02),
+        Criterion("near_zero_fraction", 2.0, 1.6, take=Take.COMPLEMENT, floor=0.1),
+    ),
+    votes=1,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MinimumData:
+    """What a window must hold before anything is judged; below it the verdict is withheld (never guessed)."""
+
+    tokens: int = 10_000
+    responses: int = 100
+    updates: int = 10
+    max_unusable_ratio: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class RewardRule:
+    """Reward against its own running best; needs a positive best. Shortfall = 1 - reward / best."""
+
+    shortfall: float = 0.5
+    leave: float = 0.4
+    enter_updates: int = 5
+    leave_updates: int = 10
+
+    def __post_init__(self) -> None:
+        Hysteresis(self.shortfall, self.leave, self.enter_updates, self.leave_updates)
+
+
+@dataclass(frozen=True, slots=True)
+class DetectorSettings:
+    minimum: MinimumData = field(default_factory=MinimumData)
+    baseline: BaselineSettings = field(default_factory=BaselineSettings)
+    material_tail_nats: float = TAIL_FLOOR_NATS  # -q0.001 below this: no tail to speak of, nothing leads
+    drift: Rule = DRIFT
+    pre_terminal: Rule = PRE_TERMINAL
+    terminal: Rule = TERMINAL
+    reward: RewardRule = field(default_factory=RewardRule)
+
+    def __post_init__(self) -> None:
+        if self.material_tail_nats < 0:
+            raise ConfigError("material_tail_nats must not be negative")
+
+    def learned(self) -> tuple[str, ...]:
+        """Indicators a baseline is needed for."""
+        rules = (self.drift, self.pre_terminal, self.terminal)
+        return baseline_names(*rules)
+
+
+def baseline_names(*rules: Rule) -> tuple[str, ...]:
+    return tuple(sorted({item.indicator for rule in rules for item in rule.criteria if item.form is Form.REL}))
+
+
+def is_material(values: Mapping[str, float | None], tail_nats: float) -> bool:
+    """Whether there is a deep negative tail at all; an unknown one counts as there."""
+    tail = values.get("q0.001_all")
+    return tail is None or -tail >= tail_nats

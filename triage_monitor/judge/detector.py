@@ -1,0 +1,253 @@
+"""Indicator history in, stage out: four rules on trailing windows, each a count of sustained criteria.
+
+    drift         one leading indicator has left the run's own baseline
+    pre_terminal  two have, by more
+    terminal      the bulk of the distribution has moved (q0.05, mean gap, share near zero), or the reward has fallen
+                  below half of its best while a leading indicator is out; latches until `clear` or a new attempt
+    healthy       none of these, on enough data, with a baseline
+
+Which indicators lead, and their levels, are configuration (`defaults`): on the prototype testbed the deep negative
+tail, the mismatch energy, 1 - masked_response_fraction and rho_pressure rose before the reward fell; rho_asym, q0.05,
+the near-zero share and the mean gap came with it or after. Direction therefore raises a notice (`notices`), never a
+stage. At a fast learning rate the baseline itself moves, and runs that stay well enter `drift` too: that is why one
+indicator alone is only called drift.
+
+Before there is a verdict: `warming_up` (too few tokens, responses or updates, too many unusable tokens, no baseline
+yet) and `not_observable`. Neither forgets what the rules had counted, and neither hides a latched `terminal`.
+Pure: no clock, no I/O. Leaves out named causes and a score with a false-alarm rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from triage_monitor.judge.baseline import Baseline, forget_from, learn
+from triage_monitor.judge.defaults import DetectorSettings, MinimumData, is_material
+from triage_monitor.judge.observation import Observation, direction_numbers
+from triage_monitor.judge.rules import Hysteresis, HysteresisState, Reading, RuleState, evidence_of
+from triage_monitor.judge.stages import Stage, Transition
+
+
+@dataclass(frozen=True, slots=True)
+class DetectorState:
+    """Everything a detector remembers. JSON-able both ways; floats survive exactly."""
+
+    stage: Stage = Stage.WARMING_UP
+    why: str = "no_data"
+    attempt: int = 0
+    fresh_updates: int = 0  # observable ones in a row, of this attempt
+    latched: bool = False
+    latched_by: str = ""
+    best_reward: float | None = None
+    baseline: Baseline = field(default_factory=Baseline)
+    drift: RuleState = field(default_factory=RuleState)
+    pre_terminal: RuleState = field(default_factory=RuleState)
+    terminal: RuleState = field(default_factory=RuleState)
+    reward: HysteresisState = field(default_factory=HysteresisState)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "stage": self.stage.value,
+            "why": self.why,
+            "attempt": self.attempt,
+            "fresh_updates": self.fresh_updates,
+            "latched": self.latched,
+            "latched_by": self.latched_by,
+            "best_reward": self.best_reward,
+            "baseline": self.baseline.to_dict(),
+            "drift": self.drift.to_dict(),
+            "pre_terminal": self.pre_terminal.to_dict(),
+            "terminal": self.terminal.to_dict(),
+            "reward": [self.reward.inside, self.reward.streak],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> DetectorState:
+        return cls(
+            stage=Stage(data["stage"]),
+            why=data["why"],
+            attempt=data["attempt"],
+            fresh_updates=data["fresh_updates"],
+            latched=data["latched"],
+            latched_by=data["latched_by"],
+            best_reward=data["best_reward"],
+            baseline=Baseline.from_dict(data["baseline"]),
+            drift=RuleState.from_dict(data["drift"]),
+            pre_terminal=RuleState.from_dict(data["pre_terminal"]),
+            terminal=RuleState.from_dict(data["terminal"]),
+            reward=HysteresisState(*data["reward"]),
+        )
+
+
+def detect(
+    settings: DetectorSettings, state: DetectorState, seen: Observation, learned: tuple[str, ...] | None = None
+) -> tuple[DetectorState, Transition | None]:
+    """Judges one more window. `learned` names the indicators to keep a baseline of (default: the rules' own)."""
+    before = state.stage
+    state, cause = _begin_attempt(settings, state, seen)
+    state = _judge(settings, state, seen, settings.learned() if learned is None else learned)
+    if state.stage is before:
+        return state, None
+    return state, _transition(settings, state, seen, before, cause)
+
+
+def clear(state: DetectorState, step: int) -> tuple[DetectorState, Transition | None]:
+    """An operator's word that a latched `terminal` is over. Counting starts anew; baseline and best reward stay."""
+    if not state.latched:
+        return state, None
+    kept = replace(_forget_counts(state), stage=Stage.WARMING_UP, why="cleared")
+    text = "an operator cleared the terminal stage"
+    return kept, Transition(step, state.attempt, state.stage, kept.stage, "cleared", text)
+
+
+def reset_baseline(state: DetectorState) -> DetectorState:
+    """Learns the baseline and the best reward again from the next window on; a latched stage stays latched."""
+    kept = _forget_counts(state)
+    return replace(kept, baseline=Baseline(), best_reward=None, latched=state.latched, latched_by=state.latched_by)
+
+
+def _forget_counts(state: DetectorState) -> DetectorState:
+    return replace(
+        state,
+        latched=False,
+        latched_by="",
+        drift=RuleState(),
+        pre_terminal=RuleState(),
+        terminal=RuleState(),
+        reward=HysteresisState(),
+    )
+
+
+def _begin_attempt(settings: DetectorSettings, state: DetectorState, seen: Observation) -> tuple[DetectorState, str]:
+    if seen.attempt <= state.attempt:
+        return state, ""
+    kept = forget_from(settings.baseline, state.baseline, seen.step)
+    return replace(_forget_counts(state), attempt=seen.attempt, baseline=kept, fresh_updates=0), "new_attempt"
+
+
+def _judge(
+    settings: DetectorSettings, state: DetectorState, seen: Observation, learned: tuple[str, ...]
+) -> DetectorState:
+    if not seen.observable:
+        return _withhold(replace(state, fresh_updates=0), Stage.NOT_OBSERVABLE, "gaps_exactly_zero")
+    state = replace(state, fresh_updates=state.fresh_updates + 1)
+    lacking = _lacking(settings.minimum, state, seen)
+    if lacking:
+        return _withhold(state, Stage.WARMING_UP, lacking)
+    state = _advance_rules(settings, state, seen)
+    alarmed = settings.drift.holds(state.drift) or settings.pre_terminal.holds(state.pre_terminal) or state.latched
+    values = {name: seen.values.get(name) for name in learned}
+    unmixed = state.fresh_updates >= seen.updates  # neither exact zeros nor an older attempt are left in the window
+    baseline = learn(
+        settings.baseline,
+        state.baseline,
+        step=seen.step,
+        updates=seen.updates,
+        values=values,
+        healthy=unmixed and not alarmed,
+    )
+    state = replace(state, baseline=baseline)
+    if not baseline.ready:
+        return _withhold(state, Stage.WARMING_UP, "no_healthy_baseline" if baseline.frozen else "learning_baseline")
+    return _settle(settings, state)
+
+
+def _withhold(state: DetectorState, stage: Stage, why: str) -> DetectorState:
+    return replace(state, stage=Stage.TERMINAL if state.latched else stage, why=why)
+
+
+def _lacking(minimum: MinimumData, state: DetectorState, seen: Observation) -> str:
+    """Why there is not enough to judge on, as a slug; empty when there is."""
+    if seen.unusable_ratio > minimum.max_unusable_ratio:
+        return "too_many_unusable_tokens"
+    if min(seen.updates, state.fresh_updates) < minimum.updates:
+        return "too_few_updates"
+    if seen.responses < minimum.responses:
+        return "too_few_responses"
+    return "too_few_tokens" if seen.tokens < minimum.tokens else ""
+
+
+def _advance_rules(settings: DetectorSettings, state: DetectorState, seen: Observation) -> DetectorState:
+    medians = state.baseline.medians()
+    material = is_material(seen.values, settings.material_tail_nats)
+    drift = settings.drift.advance(state.drift, seen.values, medians, material=material)
+    pre_terminal = settings.pre_terminal.advance(state.pre_terminal, seen.values, medians, material=material)
+    terminal = settings.terminal.advance(state.terminal, seen.values, medians)
+    best, reward = _reward(settings, state, seen, elevated=settings.drift.holds(drift))
+    latched_by = state.latched_by
+    if not state.latched and settings.terminal.holds(terminal):
+        latched_by = "terminal_magnitude"
+    elif not state.latched and reward.inside:
+        latched_by = "terminal_reward"
+    return replace(
+        state,
+        drift=drift,
+        pre_terminal=pre_terminal,
+        terminal=terminal,
+        reward=reward,
+        best_reward=best,
+        latched=bool(latched_by),
+        latched_by=latched_by,
+    )
+
+
+def _reward(
+    settings: DetectorSettings, state: DetectorState, seen: Observation, *, elevated: bool
+) -> tuple[float | None, HysteresisState]:
+    """Best window reward so far, and whether reward is far below it while the mismatch is out of its baseline."""
+    now, best = seen.values.get("reward_mean"), state.best_reward
+    if now is None:
+        return best, state.reward
+    best = now if best is None else max(best, now)
+    shortfall = 1.0 - now / best if elevated and best > 0 else 0.0
+    rule = settings.reward
+    gate = Hysteresis(rule.shortfall, rule.leave, rule.enter_updates, rule.leave_updates)
+    return best, gate.advance(state.reward, shortfall)
+
+
+def _settle(settings: DetectorSettings, state: DetectorState) -> DetectorState:
+    if state.latched:
+        return replace(state, stage=Stage.TERMINAL, why=state.latched_by)
+    if settings.pre_terminal.holds(state.pre_terminal):
+        return replace(state, stage=Stage.PRE_TERMINAL, why="pre_terminal")
+    if settings.drift.holds(state.drift):
+        return replace(state, stage=Stage.DRIFT, why="drift")
+    return replace(state, stage=Stage.HEALTHY, why="calm")
+
+
+def _deciding(settings: DetectorSettings, state: DetectorState) -> tuple[Reading, ...]:
+    """The readings that carry the present stage; the ones that stayed calm when it is `healthy`."""
+    if state.stage is Stage.TERMINAL and state.why == "terminal_magnitude":
+        return settings.terminal.holding(state.terminal)
+    if state.stage is Stage.PRE_TERMINAL:
+        return settings.pre_terminal.holding(state.pre_terminal)
+    if state.stage in (Stage.DRIFT, Stage.TERMINAL):
+        return settings.drift.holding(state.drift)
+    return state.drift.readings if state.stage is Stage.HEALTHY else ()
+
+
+def _transition(
+    settings: DetectorSettings, state: DetectorState, seen: Observation, before: Stage, cause: str
+) -> Transition:
+    readings = [item for item in _deciding(settings, state) if item.strength is not None]
+    evidence = evidence_of(readings)
+    reward, best = seen.values.get("reward_mean"), state.best_reward
+    if reward is not None and best is not None:
+        evidence["reward_mean"] = {"value": reward, "best": best}
+    direction = direction_numbers(seen.values)
+    if direction:
+        evidence["rho_asym"] = direction
+    evidence["window"] = {
+        "updates": float(seen.updates),
+        "responses": float(seen.responses),
+        "tokens": float(seen.tokens),
+        "unusable_ratio": seen.unusable_ratio,
+    }
+    clauses = [item.words() for item in readings]
+    if state.why == "terminal_reward" and reward is not None and best is not None:
+        clauses.insert(0, f"reward {reward:.3g} has fallen far below its best {best:.3g}")
+    rule = f"{cause}, {state.why}" if cause else state.why
+    text = "; ".join(clauses) if clauses else rule.replace("_", " ")
+    return Transition(seen.step, seen.attempt, before, state.stage, rule, text, evidence)
