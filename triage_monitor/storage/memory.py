@@ -101,7 +101,7 @@ class MemoryStore:
 
     def top(self, kind: type[Record], run: str) -> int:
         with self._lock:
-            return max((int(key[-1]) for key in self._tables[kind] if key[0] == run), default=-1)
+            return max((int(key[-1]) for key in self._tables[kind] if key[0] == run), default=0)
 
     def first_steps(self, run: str) -> dict[int, int]:
         first: dict[int, int] = {}

@@ -3,7 +3,7 @@
 Every kind has a key and one of three rules:
 
   ONCE      the key is written once; the same `digest` again is a duplicate, another digest is a conflict
-  NEXT      the last key column counts 0, 1, 2, ... within the others; any other number is a conflict
+  NEXT      the last key column counts 1, 2, 3, ... within the others; any other number is a conflict
   REPLACE   the newest write wins; of a row with a `revision`, only revision + 1 may follow
 
 Times are Unix seconds. JSON columns hold strict JSON: absent is null, never NaN. Summaries are opaque bytes here.
@@ -181,7 +181,7 @@ class ParamsRow(Record):
 
 @dataclass(frozen=True, slots=True)
 class AckRow(Record):
-    """A trainer's word that a version is in force from a step on."""
+    """A trainer's word that a version is in force from a step on, or why it refused it."""
 
     TABLE = "acks"
     KEY = ("run", "version", "step")
@@ -190,6 +190,7 @@ class AckRow(Record):
     version: int
     step: int
     at: float
+    refused: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -220,7 +220,7 @@ class SqliteStore:
 
 def _top(db: sqlite3.Connection, kind: type[Record], run: str) -> int:
     (top,) = db.execute(f"SELECT max({kind.KEY[-1]}) FROM {kind.TABLE} WHERE run = ?", (run,)).fetchone()
-    return -1 if top is None else int(top)
+    return 0 if top is None else int(top)
 
 
 def _claim(directory: Path) -> int:
