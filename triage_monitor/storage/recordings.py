@@ -1,7 +1,68 @@
-"""Recorded updates on disk: `iter_updates` reads the contract's forms in bounded memory, `RecordingWriter` writes it."""
+"""Recorded updates on disk: `iter_updates` reads the contract's forms, `RecordingWriter` writes Parquet.
+
+Arrow IPC (file and stream), Parquet and JSONL, told apart by content; files, directories and glob patterns. Memory is
+bounded by one update, not by the recording. Rows count from 0 in every message.
+"""
 
 from __future__ import annotations
 
-from triage_monitor.storage.recordings_write import RecordingWriter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
-__all__ = ["RecordingWriter"]
+import pyarrow as pa
+
+from triage_monitor.errors import InputError
+from triage_monitor.storage.recordings_arrow import read_arrow_file, read_arrow_stream, read_parquet
+from triage_monitor.storage.recordings_find import FORMATS, detect_format, find_files
+from triage_monitor.storage.recordings_group import Batch, RecordedUpdate, grouped
+from triage_monitor.storage.recordings_jsonl import read_jsonl
+from triage_monitor.storage.recordings_write import RecordingWriter
+from triage_monitor.summary.rows_arrow import COLUMNS, check_columns
+
+__all__ = ["FORMATS", "RecordedUpdate", "RecordingWriter", "iter_updates"]
+
+_READERS = {
+    "arrow_file": read_arrow_file,
+    "arrow_stream": read_arrow_stream,
+    "parquet": read_parquet,
+    "jsonl": read_jsonl,
+}
+
+
+def iter_updates(paths: Iterable[str | Path] | str | Path, *, format: str | None = None) -> Iterator[RecordedUpdate]:
+    """The updates in the order of the files, and of the rows in them; an update may come in several shards.
+
+    `format` ('arrow', 'parquet', 'jsonl') only checks what content says. All files must belong to one run. Raises
+    InputError naming file, row and column; what was yielded before is sound.
+    """
+    if format is not None and format not in FORMATS:
+        raise InputError("format", f"format '{format}' is not known; known: {', '.join(FORMATS)}")
+    files = find_files([paths] if isinstance(paths, (str, Path)) else paths)
+    return grouped(_batches(files, format))
+
+
+def _batches(files: list[Path], format: str | None) -> Iterator[Batch]:
+    named: tuple[str, Path] | None = None
+    fallback = files[0].stem if len(files) == 1 else files[0].parent.name or files[0].stem
+    for path in files:
+        kind = detect_format(path)
+        if format is not None and not kind.startswith(format):
+            raise InputError("format", f"is {kind.replace('_', ' ')}, not {format}", path=str(path))
+        first_row = 0
+        ignored: tuple[str, ...] | None = None
+        for table in _READERS[kind](path, COLUMNS):
+            ignored = _ignored(table, path) if ignored is None else ignored
+            run = (table.schema.metadata or {}).get(b"run", b"").decode("utf-8", "replace")
+            if run and named is not None and named[0] != run:
+                detail = f"belongs to run '{run}' while {named[1]} belongs to '{named[0]}'; give one run at a time"
+                raise InputError("run", detail, path=str(path))
+            named = (run, path) if run and named is None else named
+            yield Batch(path, named[0] if named else fallback, first_row, table, ignored)
+            first_row += len(table)
+
+
+def _ignored(header: pa.Table, path: Path) -> tuple[str, ...]:
+    try:
+        return check_columns(header.column_names)
+    except InputError as error:
+        raise error.at(path=str(path)) from None

@@ -12,6 +12,7 @@ alone and listed in `ignored_columns`, except a plural or singular of ours, whic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from triage_monitor.summary.rows_columns import (
     text_column,
     token_column,
     whole_column,
+    without_text_views,
 )
 from triage_monitor.summary.rows_values import (
     SETTING_NAMES,
@@ -48,18 +50,22 @@ def rows_from_table(table: pa.Table | pa.RecordBatch) -> UpdateRows:
     """Checks everything the module docstring says; raises InputError naming column and row (counted from 0)."""
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
-    ignored = _check_names(table)
+    ignored = check_columns(table.column_names)
     kept, padding_rows = _without_padding(table)
-    if padding_rows == 0:
-        return _read(table, ignored, 0)
     try:
-        return _read(table.filter(pa.array(kept)), ignored, padding_rows)
+        if padding_rows == 0:
+            return _read(table, ignored, 0)
+        return _read(without_text_views(table).filter(pa.array(kept)), ignored, padding_rows)
     except InputError as error:
-        raise error if error.row is None else error.at(row=int(np.flatnonzero(kept)[error.row])) from None
+        if error.row is None or padding_rows == 0:
+            raise
+        raise error.at(row=int(np.flatnonzero(kept)[error.row])) from None
+    except pa.ArrowException as error:
+        raise InputError("unsupported", f"the table cannot be read: {str(error).splitlines()[0][:200]}") from error
 
 
-def _check_names(table: pa.Table) -> tuple[str, ...]:
-    names = table.column_names
+def check_columns(names: Sequence[str]) -> tuple[str, ...]:
+    """The columns that will be left alone; raises InputError when what is needed is not there, or there twice."""
     for name in names:
         if name in COLUMNS and names.count(name) > 1:
             raise InputError("duplicate_column", "appears more than once", column=name)

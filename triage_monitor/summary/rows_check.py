@@ -37,8 +37,8 @@ class _Message:
     body_length: int
 
 
-def check_frame(body: memoryview, *, max_tokens: int | None) -> Frame:
-    """Raises InputError for a stream that is cut, not plain, or declares more than `max_tokens` positions or rows."""
+def check_frame(body: memoryview, *, max_tokens: int | None, plain: bool = True) -> Frame:
+    """Raises InputError for a stream that is cut or declares too many positions; `plain` refuses dictionaries."""
     if len(body) == 0:
         raise InputError("empty_body", "the body is empty; an Arrow IPC stream was expected")
     schema_end, rows, tokens, batches, expanded = 0, 0, 0, 0, 0
@@ -48,6 +48,8 @@ def check_frame(body: memoryview, *, max_tokens: int | None) -> Frame:
                 if message.kind != SCHEMA:
                     raise InputError("damaged_stream", "the Arrow stream does not begin with a schema")
                 schema_end = end
+                continue
+            if message.kind == DICTIONARY_BATCH and not plain:
                 continue
             if message.kind != RECORD_BATCH:
                 raise InputError("dictionary", "the Arrow stream holds dictionaries; send plain columns")

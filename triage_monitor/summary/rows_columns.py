@@ -169,4 +169,16 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    """A dictionary-encoded column (polars' Categorical) as the values it stands for."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    kind = pa.large_string() if _is_text(column.type.value_type) else column.type.value_type
+    return pa.chunked_array([chunk.dictionary.cast(kind).take(chunk.indices) for chunk in column.chunks], type=kind)
+
+
+def without_text_views(table: pa.Table) -> pa.Table:
+    """Arrow cannot filter or reorder text views (polars writes them); as plain text it can."""
+    for number, field in enumerate(table.schema):
+        if pa.types.is_string_view(field.type):
+            table = table.set_column(number, field.name, table[field.name].cast(pa.large_string()))
+    return table
