@@ -1,0 +1,147 @@
+"""What `submit` does with a trainer's arrays: copy now, understand later.
+
+`hold` copies one argument while the trainer waits; `restore` and `unpad` turn the copies back into what
+`summarize` takes, in the sender's thread. The copy is a plain memory copy into `bytes` made without giving up
+the interpreter lock. `ndarray.copy` gives it up, and with one busy Python thread in the process getting it back took
+17 ms at the 99th percentile for 160,000 float32 tokens, against 0.2 ms this way.
+
+Accepted: numpy arrays, anything with `__array__`, torch tensors (recognised by `detach`; torch is never imported
+here), Python sequences of numbers, and lists holding one of these per response. A CUDA tensor is copied to the host,
+which waits for the device: hand over CPU tensors where that matters.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from triage_monitor.errors import InputError
+
+_OBJECT_BYTES = 32  # what a small Python number costs, pointer included
+
+
+@dataclass(frozen=True, slots=True)
+class HeldArray:
+    """A copied array; with `lengths`, the per-response arrays of a list laid end to end."""
+
+    data: bytes
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    lengths: tuple[int, ...] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.data)
+
+    def restore(self) -> Any:
+        flat = np.frombuffer(self.data, self.dtype) if self.data else np.empty(0, self.dtype)
+        if self.lengths is None:
+            return flat.reshape(self.shape)
+        return np.split(flat, np.cumsum(self.lengths)[:-1])
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSequence:
+    """A copied Python sequence of scalars, texts or further copies."""
+
+    items: tuple[Any, ...]
+    nbytes: int
+
+    def restore(self) -> Any:
+        return [item.restore() if isinstance(item, HeldArray | HeldSequence) else item for item in self.items]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldScalar:
+    value: Any
+    nbytes: int = _OBJECT_BYTES
+
+    def restore(self) -> Any:
+        return self.value
+
+
+Held = HeldArray | HeldSequence | HeldScalar
+
+
+def hold(value: Any) -> Held:
+    """A copy of one argument that no later write by the trainer reaches. Raises TypeError on what is no array."""
+    if isinstance(value, list | tuple):
+        return _hold_sequence(value)
+    if isinstance(value, bool | int | float | str | np.generic):
+        return HeldScalar(value)
+    array = _as_array(value)
+    return HeldArray(array.tobytes(), array.dtype, array.shape)
+
+
+def _hold_sequence(value: Sequence[Any]) -> Held:
+    first = value[0] if value else None
+    if hasattr(first, "detach"):
+        return _hold_tensors(value)
+    if isinstance(first, np.ndarray):
+        return _hold_ragged(value)
+    if isinstance(first, list | tuple) or (hasattr(first, "__array__") and not isinstance(first, np.generic)):
+        items = tuple(hold(item) for item in value)
+        return HeldSequence(items, sum(item.nbytes for item in items))
+    return HeldSequence(tuple(value), _OBJECT_BYTES * len(value))
+
+
+def _hold_ragged(value: Sequence[Any]) -> Held:
+    dtype = value[0].dtype
+    if dtype.hasobject or any(type(a) is not np.ndarray or a.dtype != dtype or a.ndim != 1 for a in value):
+        items = tuple(hold(item) for item in value)
+        return HeldSequence(items, sum(item.nbytes for item in items))
+    parts: list[Any] = [a if a.flags.c_contiguous else np.ascontiguousarray(a) for a in value]
+    data = b"".join(parts)
+    return HeldArray(data, dtype, (len(data) // dtype.itemsize,), tuple(len(a) for a in value))
+
+
+def _hold_tensors(value: Sequence[Any]) -> Held:
+    torch = sys.modules.get("torch")
+    if torch is None or any(getattr(item, "ndim", 0) != 1 for item in value):
+        items = tuple(hold(item) for item in value)
+        return HeldSequence(items, sum(item.nbytes for item in items))
+    array = _as_array(torch.cat(list(value)))
+    return HeldArray(array.tobytes(), array.dtype, array.shape, tuple(item.shape[0] for item in value))
+
+
+def _as_array(value: Any) -> np.ndarray[Any, Any]:
+    if hasattr(value, "detach"):
+        value = value.detach()
+        if value.device.type != "cpu":
+            value = value.cpu()
+        try:
+            value = value.numpy()
+        except TypeError:  # bfloat16: numpy has no such type, float32 holds every value of it
+            value = value.float().numpy()
+    elif not hasattr(value, "__array__"):
+        raise TypeError(f"expected an array, got {type(value).__name__}")
+    array = np.asarray(value)
+    if array.dtype.hasobject:
+        raise TypeError("an array of Python objects cannot be copied safely; give numbers")
+    return array
+
+
+def unpad(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Padded `[B, T]` arrays to flat ones with offsets: each row from its first to its last position with mask 1."""
+    padded = {name for name, item in arrays.items() if isinstance(item, np.ndarray) and item.ndim == 2}
+    if not padded:
+        return dict(arrays)
+    if "mask" not in padded:
+        raise InputError("padded_without_mask", "a padded [B, T] array needs a [B, T] mask", column="mask")
+    if "offsets" in arrays:
+        raise InputError("padded_with_offsets", "does not go with padded [B, T] arrays", column="offsets")
+    shape = arrays["mask"].shape
+    for name in sorted(padded):
+        if arrays[name].shape != shape:
+            raise InputError("shape", f"shape {arrays[name].shape} is not the mask's {shape}", column=name)
+    valid = arrays["mask"].astype(bool)
+    after_first = np.logical_or.accumulate(valid, axis=1)
+    before_last = np.logical_or.accumulate(valid[:, ::-1], axis=1)[:, ::-1]
+    keep = after_first & before_last
+    flat = {name: item[keep] if name in padded else item for name, item in arrays.items()}
+    flat["offsets"] = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep.sum(axis=1, dtype=np.int64))])
+    return flat

@@ -1,0 +1,249 @@
+"""`Monitor`: what a trainer holds. Wrong configuration raises when it is built; after that nothing raises or waits.
+
+    monitor = Monitor("http://127.0.0.1:8750", run="qwen-nvfp4")
+    for step in range(steps):
+        params = monitor.apply(step)                      # the parameter set of this update
+        ...
+        monitor.submit(step=step, gap=gap, advantages=advantages, offsets=offsets)
+
+`submit` copies the arrays and returns; everything else happens in daemon threads (courier.py). The queue is bounded;
+what does not fit pushes the oldest waiting update out, and every drop is counted by reason in `stats`. One rank sends
+one shard an update: join micro-batches first. A run that resumes builds a new Monitor, with a new launch id.
+
+Processes. A forked child starts with an empty queue, fresh counters and no threads. A Monitor cannot be pickled: build
+one in each spawned process. At exit every open Monitor flushes for at most `exit_flush_seconds`, in processes that
+multiprocessing started too; nothing is flushed after `os._exit` or a signal that kills.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import ssl
+from collections.abc import Callable, Mapping
+from multiprocessing import parent_process, util
+from time import monotonic
+from types import TracebackType
+from typing import Any, Literal, NoReturn
+
+from triage_monitor.errors import ConfigError, InputError
+from triage_monitor.parameters import TriageParams
+from triage_monitor.summary.spec import DEFAULT_SPEC, SummarySpec
+from triage_monitor.trainer.arrays import hold
+from triage_monitor.trainer.courier import Courier
+from triage_monitor.trainer.lease import Limits, ParameterDesk
+from triage_monitor.trainer.outbox import Outbox
+from triage_monitor.trainer.route import at_least_one, checked_route, not_negative
+from triage_monitor.trainer.transport import Link, Timeouts, checked_url
+
+_TOKEN = re.compile(r"[!-~]{1,4096}")
+_ARRAYS = (
+    *("gap", "learner_logprobs", "sampler_logprobs", "advantages", "offsets", "mask", "missing"),
+    *("rewards", "groups", "policy_versions", "response_ids", "engines", "padding_rows"),
+)
+
+
+class Monitor:
+    """A trainer rank's connection to the sidecar.
+
+    url, run: where, and under which name. shards, shard: how many ranks report an update, and which one this is.
+    attempt: the number of this launch, if known. Without it the first thing sent asks the monitor (POST attempts with
+        `launch_id`); every rank that gives the same launch id gets the same attempt. `launch_id` defaults to the
+        launcher's own (torchrun's or Slurm's run id and restart count), else a random one for a single shard;
+        `distributed.shared_launch_id` makes one for all ranks.
+    mode: "raw" sends the arrays, "summary" sends a fixed-size summary made here under `spec`.
+    settings: the sampling settings (temperature, top_p, top_k, logprobs_mode, learner, precision).
+    safe_default: the set used before the monitor was heard, and when its lease runs out.
+    limits: the trainer's own ranges, `{"gate.w_min": (0.3, 1.0), "tis.enabled": [False]}`; a set outside is refused.
+    queue_updates, max_queue_bytes: bounds of what waits; the update being sent comes on top.
+    connect_timeout, timeout, call_timeout: seconds to connect, of silence, and for one whole call.
+    Raises ConfigError. An unreachable server is no error.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        run: str,
+        shards: int = 1,
+        shard: int = 0,
+        attempt: int | None = None,
+        launch_id: str | None = None,
+        mode: Literal["raw", "summary"] = "raw",
+        spec: SummarySpec = DEFAULT_SPEC,
+        settings: Mapping[str, object] | None = None,
+        safe_default: TriageParams | None = None,
+        limits: Limits | None = None,
+        token: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        queue_updates: int = 64,
+        max_queue_bytes: int = 256 * 2**20,
+        connect_timeout: float = 2.0,
+        timeout: float = 10.0,
+        call_timeout: float = 30.0,
+        poll_seconds: float = 20.0,
+        pause_silence_seconds: float = 600.0,
+        exit_flush_seconds: float = 3.0,
+        compression: Literal["zstd", "lz4"] | None = None,
+    ) -> None:
+        address = checked_url(url)
+        timeouts = Timeouts(connect_timeout, timeout, call_timeout)
+        if token is not None and not _TOKEN.fullmatch(token):
+            raise ConfigError("token must be printable ASCII without spaces")
+        for name, seconds in (("poll_seconds", poll_seconds), ("exit_flush_seconds", exit_flush_seconds)):
+            if not 0 <= seconds <= 300:
+                raise ConfigError(f"{name} must lie in [0, 300], got {seconds!r}")
+        route = checked_route(run, shards, shard, launch_id, mode, spec, settings, compression)
+        self._outbox = Outbox(
+            at_least_one("queue_updates", queue_updates), at_least_one("max_queue_bytes", max_queue_bytes)
+        )
+        self._desk = ParameterDesk(_checked_default(safe_default), limits, pause_silence_seconds)
+
+        def connect() -> Link:
+            return Link(address, token, timeouts, ssl_context)
+
+        connect().close()  # what TLS or the headers have against the configuration shows here
+        self._courier = Courier(route, self._outbox, self._desk, connect, poll_seconds)
+        self._courier.attempt = None if attempt is None else not_negative("attempt", attempt)
+        self._exit_flush_seconds = exit_flush_seconds
+        self._described = f"Monitor({address!r}, run={run!r}, shards={shards}, shard={shard})"
+        _open.add(self)
+        if shard == 0:
+            self._begin(self._courier.ensure_polling)
+
+    def submit(self, *, step: int, **arrays: Any) -> bool:
+        """Queues one update of this shard; True when it was taken. Never raises, never waits for the network.
+
+        Takes the arrays of `summarize`: `gap` or both of `learner_logprobs` and `sampler_logprobs`, `advantages`,
+        and `offsets`, `mask`, `missing`, `rewards`, `groups`, `policy_versions`, `response_ids`, `engines`,
+        `padding_rows` where there are any. Each is flat [T] (or [R]), a list of per-response arrays, or padded
+        [B, T] with a [B, T] mask; numpy arrays, CPU tensors or Python numbers. Nonsense is counted as `invalid`,
+        here or when it is encoded; `stats["last_error"]` says what was wrong.
+        """
+        try:
+            number = not_negative("step", step)
+            unknown = sorted(set(arrays) - set(_ARRAYS))
+            if unknown:
+                raise InputError("unknown_argument", f"submit takes no {', '.join(unknown)}")
+            held = {name: hold(value) for name, value in arrays.items() if value is not None}
+            self._begin(self._courier.ensure_sending)
+            return self._outbox.put(number, held)
+        except Exception as error:  # noqa: BLE001  the promise to the trainer
+            return self._outbox.refuse("invalid", f"step {step!r:.40}: {type(error).__name__}: {error}")
+
+    @property
+    def params(self) -> TriageParams:
+        """The newest accepted set, in force or not yet; `safe_default` before there is one."""
+        self._begin(self._courier.ensure_polling)
+        return self._desk.newest
+
+    def apply(self, step: int) -> TriageParams:
+        """The set to use for update `step`: call once at each update boundary. Never raises, never waits.
+
+        The newest set takes effect here and is acknowledged with this step. When nothing was heard from the monitor
+        for the set's `lease_updates` steps, `safe_default` is in force until it answers again.
+        """
+        try:
+            self._begin(self._courier.ensure_polling)
+            params, acknowledgement = self._desk.decide(not_negative("step", step), monotonic())
+            if acknowledgement is not None:
+                self._outbox.report(acknowledgement)
+                self._begin(self._courier.ensure_sending)
+            return params
+        except Exception as error:  # noqa: BLE001  the promise to the trainer
+            self._outbox.note_error(f"apply: {type(error).__name__}: {error}")
+            return self._desk.in_force
+
+    @property
+    def attempt(self) -> int | None:
+        """This launch's attempt, None until the monitor has said it."""
+        return self._courier.attempt
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """A snapshot: submitted, accepted, sent (calls made), acknowledged, duplicates, retries, dropped {reason:
+        count}, last_error, queue_depth, queue_bytes, params_version, params_applied_version, params_refused,
+        params_stale, lease_expired, lease_expiries, attempt."""
+        desk = self._desk
+        return {
+            **self._outbox.snapshot(),
+            "params_version": desk.newest.version,
+            "params_applied_version": desk.in_force.version,
+            "params_refused": desk.refused,
+            "params_stale": desk.stale,
+            "lease_expired": desk.expired,
+            "lease_expiries": desk.expiries,
+            "attempt": self._courier.attempt,
+        }
+
+    def close(self, timeout: float = 10.0) -> bool:
+        """Flushes for at most `timeout` seconds and stops. True when everything accepted was acknowledged; what was
+        not is counted as dropped (`closed`). A closed monitor accepts nothing and keeps its last parameters."""
+        _open.discard(self)
+        return self._courier.finish(monotonic() + max(0.0, timeout))
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return self._described
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Monitor owns threads and sockets and cannot be pickled; build one in each process")
+
+    def _begin(self, ensure: Callable[[], None]) -> None:
+        _flush_in_children()
+        ensure()
+
+    def _start_afresh_in_child(self) -> None:
+        self._desk.renew_lock()
+        self._outbox.start_afresh()
+        self._courier.start_afresh()
+
+
+def _checked_default(safe_default: TriageParams | None) -> TriageParams:
+    params = TriageParams() if safe_default is None else safe_default
+    if not isinstance(params, TriageParams):
+        raise ConfigError(f"safe_default must be a TriageParams, got {type(params).__name__}")
+    try:
+        params.validate()
+    except InputError as error:
+        raise ConfigError(f"safe_default: {error}") from error
+    return params
+
+
+_open: set[Monitor] = set()
+_flushes_children_of = 0  # the process for which multiprocessing was told
+
+
+def _flush_at_exit() -> None:
+    started = monotonic()
+    monitors = list(_open)
+    _open.clear()
+    for monitor in monitors:
+        monitor._outbox.close()
+    for monitor in monitors:
+        monitor._courier.finish(started + monitor._exit_flush_seconds)
+
+
+def _flush_in_children() -> None:
+    """Processes of multiprocessing end by os._exit, without atexit: their own list of finalizers is used."""
+    global _flushes_children_of
+    if parent_process() is not None and _flushes_children_of != os.getpid():
+        _flushes_children_of = os.getpid()
+        util.Finalize(None, _flush_at_exit, exitpriority=100)
+
+
+def _after_fork_in_child() -> None:
+    for monitor in list(_open):
+        monitor._start_afresh_in_child()
+
+
+atexit.register(_flush_at_exit)
+os.register_at_fork(after_in_child=_after_fork_in_child)

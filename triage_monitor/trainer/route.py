@@ -1,0 +1,116 @@
+"""Who a trainer rank is to the monitor: run, shard, launch, and the form in which its updates travel.
+
+Everything a caller can get wrong about it is said here, as ConfigError, when the monitor is built.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+import os
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from triage_monitor.errors import ConfigError, InputError
+from triage_monitor.summary.rows import STREAM_MIME, SUMMARY_MIME, checked_settings, encode_stream, rows_from_arrays
+from triage_monitor.summary.spec import SummarySpec
+from triage_monitor.trainer.arrays import unpad
+from triage_monitor.trainer.outbox import Parcel
+
+log = logging.getLogger("triage_monitor.monitor")
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What every call of one trainer rank has in common."""
+
+    run: str
+    shards: int
+    shard: int
+    launch_id: str
+    mode: str
+    spec: SummarySpec
+    settings: dict[str, str] = field(default_factory=dict)
+    compression: str | None = None
+
+    @property
+    def base(self) -> str:
+        return f"/v1/runs/{self.run}"
+
+    @property
+    def mime(self) -> str:
+        return STREAM_MIME if self.mode == "raw" else SUMMARY_MIME
+
+    def encode(self, parcel: Parcel) -> bytes:
+        """The body of one update; raises InputError for arrays that do not fit together."""
+        arrays = unpad({name: held.restore() for name, held in parcel.held.items()})
+        rows = rows_from_arrays(**arrays, settings=self.settings)
+        if self.mode == "raw":
+            return encode_stream(rows, compression=self.compression)
+        from triage_monitor.summary.codec import encode
+
+        return encode(rows.summarize(self.spec))
+
+
+def checked_route(
+    run: str,
+    shards: int,
+    shard: int,
+    launch_id: str | None,
+    mode: str,
+    spec: SummarySpec,
+    settings: Mapping[str, object] | None,
+    compression: str | None,
+) -> Route:
+    if not isinstance(run, str) or not _NAME.fullmatch(run):
+        raise ConfigError(
+            f"run {run!r} must be 1 to 128 of letters, digits, '.', '_', '-', beginning with one of the first two"
+        )
+    shards = at_least_one("shards", shards)
+    if not_negative("shard", shard) >= shards:
+        raise ConfigError(f"shard {shard} is out of range for {shards} shards")
+    if mode not in ("raw", "summary"):
+        raise ConfigError(f"mode {mode!r} must be 'raw' or 'summary'")
+    if compression not in (None, "zstd", "lz4"):
+        raise ConfigError(f"compression {compression!r} must be None, 'zstd' or 'lz4'")
+    try:
+        texts = checked_settings(settings or {})
+    except InputError as error:
+        raise ConfigError(f"settings: {error}") from error
+    launch = launch_id if launch_id is not None else launcher_id(shards)
+    if not isinstance(launch, str) or not _NAME.fullmatch(launch):
+        raise ConfigError(f"launch_id {launch!r} must be letters, digits, '.', '_', '-', at most 128")
+    return Route(run, shards, shard, launch, mode, spec, texts, compression)
+
+
+def launcher_id(shards: int) -> str:
+    """One id for all ranks of a launch, from the launcher's environment; a random one for a single shard."""
+    env = os.environ
+    if env.get("TORCHELASTIC_RUN_ID", "none") != "none":
+        parts = ["torchrun", env["TORCHELASTIC_RUN_ID"], env.get("TORCHELASTIC_RESTART_COUNT", "0")]
+    elif "SLURM_JOB_ID" in env:
+        parts = ["slurm", env["SLURM_JOB_ID"], env.get("SLURM_RESTART_COUNT", "0")]
+    elif shards == 1:
+        parts = ["single", uuid.uuid4().hex]
+    else:
+        log.warning("no launch id: a restarted job will look like the same attempt; give launch_id= or attempt=")
+        parts = ["unnamed"]
+    return re.sub(r"[^A-Za-z0-9._-]", "-", "-".join(parts))[:128]
+
+
+def not_negative(name: str, value: Any) -> int:
+    number = operator.index(value) if not isinstance(value, bool) else -1
+    if number < 0:
+        raise ConfigError(f"{name} must be an integer of at least 0, got {value!r:.40}")
+    return number
+
+
+def at_least_one(name: str, value: Any) -> int:
+    if not_negative(name, value) == 0:
+        raise ConfigError(f"{name} must be at least 1")
+    return operator.index(value)
