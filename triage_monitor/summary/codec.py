@@ -1,0 +1,123 @@
+"""StepSummary <-> bytes: one Arrow IPC stream of one batch, zstd-compressed; the only file that knows them.
+
+Small arrays travel whole; histograms as the distances between non-zero cells and their counts, in the narrowest integer
+that holds them. The schema's metadata carries the format version, the spec, and a checksum over the spec and every
+decoded value, so that a damaged message is refused, never half believed.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from triage_monitor.errors import ConfigError, InputError
+from triage_monitor.summary.spec import SummarySpec
+from triage_monitor.summary.step import COUNT_NAMES, MAX_NAMES, MIN_NAMES, SUM_NAMES, StepSummary, histogram_shapes
+
+FORMAT = "triage-summary"
+VERSION = 1
+MIME = "application/vnd.triage.summary"
+MAX_ENCODED_BYTES = 4 << 20
+
+_SMALL = (
+    ("counters", len(COUNT_NAMES), np.int64),
+    ("totals", len(SUM_NAMES), np.float64),
+    ("minima", len(MIN_NAMES), np.float64),
+    ("maxima", len(MAX_NAMES), np.float64),
+)
+
+
+def encode(summary: StepSummary) -> bytes:
+    cells = np.concatenate([histogram.ravel() for histogram in summary.histograms.values()])
+    used = np.flatnonzero(cells)
+    columns: dict[str, NDArray[Any]] = {
+        "counters": summary.counters,
+        "totals": summary.totals,
+        "minima": summary.minima,
+        "maxima": summary.maxima,
+        "steps": _narrow(np.diff(used, prepend=0)),
+        "cells": _narrow(cells[used]),
+    }
+    spec = summary.spec.to_json()
+    metadata = {"format": FORMAT, "version": str(VERSION), "spec": spec, "crc32": str(_checksum(spec, columns))}
+    batch = pa.record_batch(
+        [pa.ListArray.from_arrays(pa.array([0, column.size], pa.int32()), pa.array(column)) for column in columns.values()],
+        names=list(columns),
+    ).replace_schema_metadata(metadata)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(batch)
+    encoded: bytes = sink.getvalue().to_pybytes()
+    return encoded
+
+
+def decode(body: bytes | memoryview) -> StepSummary:
+    """Raises InputError when anything about the bytes is not as `encode` left it."""
+    if len(body) > MAX_ENCODED_BYTES:
+        raise InputError("summary_too_large", f"{len(body)} bytes; a summary has at most {MAX_ENCODED_BYTES}")
+    try:
+        columns, metadata = _read(body)
+    except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, MemoryError, OverflowError) as error:
+        raise InputError("summary_damaged", f"not a readable summary ({error})") from None
+    if metadata.get("format") != FORMAT or metadata.get("version") != str(VERSION):
+        raise InputError("summary_version", f"not a {FORMAT} of version {VERSION}")
+    spec_json = metadata.get("spec", "")
+    if metadata.get("crc32") != str(_checksum(spec_json, columns)):
+        raise InputError("summary_damaged", "the checksum does not match the content")
+    try:
+        spec = SummarySpec.from_mapping(json.loads(spec_json))
+    except (ConfigError, TypeError, ValueError) as error:
+        raise InputError("summary_spec", f"its spec is not valid ({error})") from None
+    return _assemble(spec, columns)
+
+
+def _read(body: bytes | memoryview) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+        batch = reader.read_next_batch()
+        if any(True for _ in reader):
+            raise ValueError("more than one batch")
+    batch.validate(full=True)
+    if batch.num_rows != 1:
+        raise ValueError(f"{batch.num_rows} rows instead of one")
+    columns = {}
+    for name in (*(name for name, _, _ in _SMALL), "steps", "cells"):
+        values = batch.column(name).values
+        if values.null_count:
+            raise ValueError(f"{name} holds nulls")
+        columns[name] = values.to_numpy(zero_copy_only=True)
+    metadata = {key.decode(): value.decode() for key, value in (batch.schema.metadata or {}).items()}
+    return columns, metadata
+
+
+def _assemble(spec: SummarySpec, columns: dict[str, NDArray[Any]]) -> StepSummary:
+    for name, size, kind in _SMALL:
+        if columns[name].dtype != kind or columns[name].size != size:
+            raise InputError("summary_shape", f"{name} should be {size} values of {np.dtype(kind)}", column=name)
+    shapes = histogram_shapes(spec)
+    sizes = [int(np.prod(shape)) for shape in shapes.values()]
+    used = np.cumsum(columns["steps"].astype(np.int64))
+    if columns["cells"].size != used.size or (used.size and used[-1] >= sum(sizes)):
+        raise InputError("summary_shape", "histogram cells lie outside the spec's histograms", column="steps")
+    flat = np.zeros(sum(sizes), dtype=np.int64)
+    flat[used] = columns["cells"].astype(np.int64)
+    parts = np.split(flat, np.cumsum(sizes)[:-1])
+    histograms = {name: part.reshape(shape).copy() for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+    small = [columns[name].copy() for name, _, _ in _SMALL]
+    return StepSummary(spec, small[0], small[1], small[2], small[3], histograms)
+
+
+def _narrow(values: NDArray[np.int64]) -> NDArray[Any]:
+    return values.astype(np.min_scalar_type(int(values.max(initial=0))))
+
+
+def _checksum(spec: str, columns: dict[str, NDArray[Any]]) -> int:
+    crc = zlib.crc32(spec.encode())
+    for name, column in columns.items():
+        crc = zlib.crc32(f"{name}:{column.dtype.str}:{column.size}".encode(), crc)
+        crc = zlib.crc32(np.ascontiguousarray(column).view(np.uint8), crc)
+    return crc

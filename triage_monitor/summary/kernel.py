@@ -1,0 +1,331 @@
+"""The fused kernel: one pass over the tokens of a shard, response by response, segment by segment.
+
+Shapes: gap_T tokens; state_T 0 masked, 1 token, 2 missing (empty when every position is a token); offset_R1 response
+borders; advantage_R, or advantage_T when it is not empty. Outputs are the arrays of a StepSummary plus per-response rows
+for the statistics that need the whole response; what those become is build.py's business.
+
+A segment's valid finite tokens are copied into a buffer of the first-level cache; NaN, infinite, missing and masked
+positions are counted and left out, so they take part in no sum (estimands section 1). With one advantage a response,
+every advantage-weighted sum is that advantage times an unweighted one, formed once a response.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triage_monitor.summary.jit import compiled
+from triage_monitor.summary.kernel_segment import (
+    REGION_SUMS,
+    Floats,
+    Gaps,
+    Ints,
+    exponentials,
+    extremes,
+    gather_large,
+    large_counts,
+    large_moments,
+    one_sided_sums,
+    power_sums,
+    region_sums,
+    region_sums_one_sign,
+    small_moments,
+    threshold_counts,
+)
+
+States = NDArray[np.uint8]
+
+# per-response rows
+TOKENS, VALID, GAP_SUM, MASS_A_NEG, MASS_A_POS, UNUSABLE_ADVANTAGE, ZERO_ADVANTAGE = range(7)
+RESPONSE_COLUMNS = 7
+# counts of one call
+C_MISSING, C_NAN, C_POS_INF, C_NEG_INF, C_NEGATIVE, C_POSITIVE, C_NEAR, C_SEGMENTS, C_ELIGIBLE, C_ADJACENT = range(10)
+C_ABOVE_2, C_BELOW_HALF, C_BELOW_1E4, C_OVERFLOW, C_TAIL_ALL = range(10, 15)
+CALL_COUNTS = 15
+# counts of one call by family: heavy segments, first of adjacent heavy, both adjacent heavy, responses, those masked
+F_HEAVY, F_FIRST, F_BOTH, F_RESPONSES, F_MASKED = range(5)
+FAMILY_COUNTS = 5
+# float sums of one call
+S_GAP, S_ABS, S_SQ, S_K3, S_K3_REVERSE, S_EXCESS, S_CHI2, S_WEIGHT = range(8)
+CALL_SUMS = 8
+# what a segment hands to its response
+M_NEGATIVE, M_POSITIVE, M_BELOW, M_ABOVE, M_SUM_BELOW, M_SUM_ABOVE, M_DEEP = range(7)
+
+
+@compiled()
+def pack(
+    gap_T: Gaps, state_T: States, advantage_T: Floats, start: int, stop: int, x: Gaps, a: Floats, counts: Ints
+) -> tuple[int, int]:
+    """Copies the valid tokens of positions start..stop; (tokens, valid tokens)."""
+    tokens = n = 0
+    for t in range(start, stop):
+        if state_T.size and state_T[t] == 0:
+            continue
+        tokens += 1
+        d = gap_T[t]
+        if state_T.size and state_T[t] == 2:
+            counts[C_MISSING] += 1
+        elif np.isnan(d):
+            counts[C_NAN] += 1
+        elif np.isinf(d):
+            counts[C_POS_INF if d > 0 else C_NEG_INF] += 1
+        else:
+            x[n] = d
+            if advantage_T.size:
+                a[n] = advantage_T[t]
+            n += 1
+    return tokens, n
+
+
+@compiled()
+def copy_segment(gap_T: Gaps, start: int, n: int, x: Gaps) -> None:
+    # An index that might be negative (Python's wrap-around) would keep this loop from being vectorised.
+    base = np.uintp(start)
+    for i in range(n):
+        x[i] = gap_T[base + np.uintp(i)]
+
+
+@compiled()
+def usable(a: Floats, n: int) -> tuple[int, int]:
+    """Sets non-finite advantages to 0; (how many there were, how many finite ones were exactly 0)."""
+    broken = zeros = 0
+    for i in range(n):
+        if not np.isfinite(a[i]):
+            a[i] = 0.0
+            broken += 1
+        elif a[i] == 0.0:
+            zeros += 1
+    return broken, zeros
+
+
+@compiled()
+def fill_sketch(x: Gaps, n: int, narrow: NDArray[np.float32], top: NDArray[np.uint16], row: NDArray[np.uint32]) -> None:
+    """Counts the top half of each float32 (`top` is `narrow` seen as 16-bit words, little-endian)."""
+    for i in range(n):
+        narrow[i] = x[i]
+    for i in range(n):
+        row[top[2 * i + 1]] += np.uint32(1)
+
+
+@compiled()
+def fill_by_token(
+    x: Gaps,
+    n: int,
+    a: Floats,
+    narrow: NDArray[np.float32],
+    top: NDArray[np.uint16],
+    raw: NDArray[np.uint32],
+    bounds: Floats,
+) -> None:
+    """Sketch and extremes where each token has its own sign of A."""
+    for i in range(n):
+        narrow[i] = x[i]
+    for i in range(n):
+        plane = 0 if a[i] < 0 else 1 if a[i] > 0 else 2
+        raw[plane, top[2 * i + 1]] += np.uint32(1)
+        bounds[0, plane] = min(bounds[0, plane], x[i])
+        bounds[1, plane] = max(bounds[1, plane], x[i])
+
+
+@compiled()
+def measure(
+    x: Gaps,
+    n: int,
+    total: float,
+    square: float,
+    spec: Floats,
+    large_L: Floats,
+    grow: Floats,
+    shift: Floats,
+    bits: Ints,
+    moments: Floats,
+    counts: Ints,
+    sums: Floats,
+) -> None:
+    """Everything about a segment that needs no advantage."""
+    near, tau, deep = spec[0], spec[1], spec[2]
+    negative, positive, close, below, above, large = threshold_counts(x, n, near, tau)
+    sum_below, sum_above = one_sided_sums(x, n)
+    forward, backward, excess, shrunk = small_moments(x, n)
+    counts[C_NEGATIVE] += np.int64(negative)
+    counts[C_POSITIVE] += np.int64(positive)
+    counts[C_NEAR] += np.int64(close)
+    sums[S_GAP] += total
+    sums[S_ABS] += sum_above - sum_below
+    sums[S_SQ] += square
+    sums[S_K3] += forward
+    sums[S_K3_REVERSE] += backward
+    sums[S_EXCESS] += excess
+    # exp(2d) - 1 = u**2 + 2u with u = d + k3(d); the signed part is the float64 sum of the gaps
+    sums[S_CHI2] += shrunk + 2.0 * total + 2.0 * forward
+    sums[S_WEIGHT] += total + forward
+    moments[M_NEGATIVE], moments[M_POSITIVE] = negative, positive
+    moments[M_BELOW], moments[M_ABOVE] = below, above
+    moments[M_SUM_BELOW], moments[M_SUM_ABOVE] = sum_below, sum_above
+    moments[M_DEEP] = 0.0
+    if large > 0:
+        m = gather_large(x, n, large_L)
+        exponentials(large_L, m, grow, shift, bits)
+        up, down, far, double, weight = large_moments(large_L, m, grow)
+        sums[S_K3] += up
+        sums[S_K3_REVERSE] += down
+        sums[S_EXCESS] += far
+        sums[S_CHI2] += double
+        sums[S_WEIGHT] += weight
+        above_2, below_half, below_1e4, overflow, moments[M_DEEP] = large_counts(large_L, m, deep)
+        counts[C_ABOVE_2] += np.int64(above_2)
+        counts[C_BELOW_HALF] += np.int64(below_half)
+        counts[C_BELOW_1E4] += np.int64(below_1e4)
+        counts[C_OVERFLOW] += np.int64(overflow)
+
+
+@compiled()
+def close_segment(
+    tail: Ints,
+    n: int,
+    level_of: NDArray[np.uint8],
+    heavy_from: Ints,
+    before: Ints,
+    worst: Ints,
+    seen: Ints,
+    families: Ints,
+    segment: Ints,
+    pair: Ints,
+) -> None:
+    """Books an eligible segment; `before` holds (adjacent?, level, heavy) of its predecessor per family."""
+    levels, width = segment.shape[1] - 1, segment.shape[2] - 1
+    row = n if width <= levels else -(-n * levels // width)
+    bound = heavy_from[n]
+    for f in range(3):
+        c = tail[f]
+        level = np.int64(level_of[n, c])
+        heavy = np.int64(c >= bound)
+        segment[f, row, c] += 1
+        worst[f] = max(worst[f], level)
+        if before[f, 0]:
+            pair[f, before[f, 1], level] += 1
+            families[f, F_FIRST] += before[f, 2]
+            families[f, F_BOTH] += before[f, 2] & heavy
+        families[f, F_HEAVY] += heavy
+        seen[f] |= heavy
+        before[f, 0] = 1
+        before[f, 1] = level
+        before[f, 2] = heavy
+
+
+@compiled()
+def close_response(row: Floats, near: float, worst: Ints, seen: Ints, families: Ints, levels: Ints) -> None:
+    """A response with at least one eligible segment, booked by its worst one."""
+    masked = np.int64(abs(row[GAP_SUM] / row[VALID]) < near)
+    for f in range(3):
+        levels[f, masked, worst[f]] += 1
+        families[f, F_RESPONSES] += seen[f]
+        families[f, F_MASKED] += seen[f] & masked
+
+
+@compiled()
+def reduce_shard(
+    gap_T: Gaps,
+    state_T: States,
+    offset_R1: Ints,
+    advantage_R: Floats,
+    advantage_T: Floats,
+    length: int,
+    spec: Floats,
+    level_of: NDArray[np.uint8],
+    heavy_from: Ints,
+    raw: NDArray[np.uint32],
+    segment: Ints,
+    pair: Ints,
+    levels: Ints,
+    counts: Ints,
+    families: Ints,
+    sums: Floats,
+    regions: Floats,
+    bounds: Floats,
+    response: Floats,
+) -> None:
+    """`spec`: near_zero, tau_ana, deep_tail. Adds into every array from `raw` on."""
+    minimum = -(-length // 4)
+    by_token = advantage_T.size > 0
+    x = np.empty(length, dtype=gap_T.dtype)
+    a, large_L, grow, shift = np.zeros(length), np.zeros(length + 1), np.zeros(length), np.zeros(length)
+    bits = shift.view(np.int64)
+    narrow = np.empty(length, dtype=np.float32)
+    top = narrow.view(np.uint16)
+    region, sides, moments = np.zeros(REGION_SUMS), np.zeros(6), np.zeros(7)
+    tail, worst, seen = np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.int64)
+    before = np.zeros((3, 3), dtype=np.int64)
+    for r in range(offset_R1.size - 1):
+        first, last = offset_R1[r], offset_R1[r + 1]
+        if state_T.size:  # positions run from the first response token to the last
+            while first < last and state_T[first] == 0:
+                first += 1
+            while last > first and state_T[last - 1] == 0:
+                last -= 1
+        before[:], worst[:], seen[:], region[:], sides[:] = 0, -1, 0, 0.0, 0.0
+        zeros = valid = present = 0
+        gap_sum = advantage = 0.0
+        if not by_token:
+            advantage = advantage_R[r]
+            if not np.isfinite(advantage):
+                response[r, UNUSABLE_ADVANTAGE] = 1
+                advantage = 0.0
+            elif advantage == 0.0:
+                response[r, ZERO_ADVANTAGE] = 1
+        plane = 0 if advantage < 0 else 1 if advantage > 0 else 2
+        row = raw[plane]
+        for start in range(first, last, length):
+            counts[C_SEGMENTS] += 1
+            tokens = n = min(length, last - start)
+            copy_segment(gap_T, start, n, x)
+            total, square = power_sums(x, n)
+            if by_token or state_T.size or not np.isfinite(total):
+                tokens, n = pack(gap_T, state_T, advantage_T, start, start + n, x, a, counts)
+                total, square = power_sums(x, n)
+            present += tokens
+            if n == 0:
+                before[:] = 0
+                continue
+            measure(x, n, total, square, spec, large_L, grow, shift, bits, moments, counts, sums)
+            valid += n
+            gap_sum += total
+            if by_token:
+                broken, zero = usable(a, n)
+                zeros += zero
+                response[r, UNUSABLE_ADVANTAGE] += broken
+                tail[1], tail[2] = np.int64(-region[17]), np.int64(-region[18])
+                region_sums(x, n, a, spec[1], spec[2], region)
+                tail[1] += np.int64(region[17])
+                tail[2] += np.int64(region[18])
+                fill_by_token(x, n, a, narrow, top, raw, bounds)
+            else:
+                tail[1] = np.int64(moments[M_BELOW]) if advantage < 0 else 0
+                tail[2] = np.int64(moments[M_ABOVE]) if advantage > 0 else 0
+                sides[0] += moments[M_NEGATIVE]
+                sides[1] += moments[M_POSITIVE]
+                sides[2] += tail[1] + tail[2]
+                sides[3] += moments[M_SUM_BELOW]
+                sides[4] += moments[M_SUM_ABOVE]
+                sides[5] += moments[M_DEEP]
+                fill_sketch(x, n, narrow, top, row)
+                smallest, largest = extremes(x, n)
+                bounds[0, plane] = min(bounds[0, plane], smallest)
+                bounds[1, plane] = max(bounds[1, plane], largest)
+            tail[0] = tail[1] + tail[2]
+            counts[C_TAIL_ALL] += tail[0]
+            if n >= minimum:
+                counts[C_ELIGIBLE] += 1
+                counts[C_ADJACENT] += before[0, 0]
+                close_segment(tail, n, level_of, heavy_from, before, worst, seen, families, segment, pair)
+            else:
+                before[:] = 0
+        response[r, TOKENS], response[r, VALID], response[r, GAP_SUM] = present, valid, gap_sum
+        if not by_token:
+            region_sums_one_sign(advantage, float(valid), sides, region)
+        elif valid > 0 and zeros == valid:
+            response[r, ZERO_ADVANTAGE] = 1
+        regions += region
+        response[r, MASS_A_NEG], response[r, MASS_A_POS] = region[0], region[1]
+        if worst[0] >= 0:
+            close_response(response[r], spec[0], worst, seen, families, levels)

@@ -1,0 +1,226 @@
+"""StepSummary: everything the monitor keeps of one update, in a size that does not depend on its tokens.
+
+A summary is counts, float64 sums, extremes and integer histograms; `merge` adds, takes the smaller or larger, and adds.
+The kernel of a whole batch therefore equals the merge of the kernel of any split of it between responses, in any
+order: bit for bit in counts, extremes and histograms, to rounding in sums. Ratios are formed later, from merged values
+only. Merging is not idempotent: whoever collects shards replaces by key before merging (see assembly in the service).
+
+Histograms (rows `all`, `a_neg`, `a_pos` are the families of estimands section 4; n is a segment's valid tokens, c its
+amplifying-tail tokens):
+
+    gap        [3 signs of A: neg, pos, none][BINS]    the quantile sketch
+    response   [BINS]                                  the same grid over a response's summed gap
+    segment    [3 families][n level][c]                eligible segments
+    pair       [3 families][level j][level j + 1]      adjacent eligible segments, level = floor(64 c / n)
+    worst      [3 families][not masked, masked][level] responses by their worst segment; masked: abs(mean gap) small
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triage_monitor.errors import SpecMismatch
+from triage_monitor.summary.sketch import BINS
+from triage_monitor.summary.spec import DEFAULT_SPEC, SummarySpec
+
+FAMILIES = ("all", "a_neg", "a_pos")
+REGIONS = ("a_neg", "a_pos", "c_neg", "c_pos")
+LEVELS = 64
+LAGS = ("0", "1", "2_plus")
+
+COUNT_NAMES: tuple[str, ...] = (
+    "responses",
+    "empty_responses",
+    "unusable_responses",
+    "unusable_advantage",
+    "zero_advantage_responses",
+    "padding_rows",
+    "tokens",
+    "valid_tokens",
+    "missing",
+    "nan",
+    "pos_inf",
+    "neg_inf",
+    "gap_negative",
+    "gap_positive",
+    "gap_zero",
+    "near_zero",
+    "advantage_negative",
+    "advantage_positive",
+    "deep_neg",
+    "deep_pos",
+    "rho_above_2",
+    "rho_below_half",
+    "rho_below_1e4",
+    "overflow_tokens",
+    "segments",
+    "eligible_segments",
+    *(f"tail_tokens_{family}" for family in FAMILIES),
+    *(f"heavy_segments_{family}" for family in FAMILIES),
+    *(f"adjacent_heavy_first_{family}" for family in FAMILIES),
+    *(f"adjacent_heavy_both_{family}" for family in FAMILIES),
+    *(f"heavy_responses_{family}" for family in FAMILIES),
+    *(f"masked_heavy_responses_{family}" for family in FAMILIES),
+    "adjacent_segments",
+    "units",
+    "groups",
+    "group_split",
+    "grouped_responses",
+    "responses_with_tokens",
+    "reward_responses",
+    "logprob_tokens",
+    "logprob_responses",
+    *(f"lag_tokens_{lag}" for lag in LAGS),
+)
+SUM_NAMES: tuple[str, ...] = (
+    "gap",
+    "gap_abs",
+    "gap_sq",
+    "k3",
+    "k3_reverse",
+    "mult_excess",
+    "chi2",
+    "weight_excess",
+    *(f"mass_{region}" for region in REGIONS),
+    "mass_total",
+    "mass_advantage_negative",
+    "mass_advantage_positive",
+    "tail_mass_a_neg",
+    "tail_mass_a_pos",
+    *(f"pressure_{region}" for region in REGIONS),
+    *(f"{unit}_{moment}" for unit in ("unit", "group") for moment in ("xx", "yy", "xy")),
+    "response_mean_gap",
+    "response_mean_gap_abs",
+    "geo_ratio",
+    "reward",
+    "prob_abs_diff",
+    "prob_learner",
+    "prob_sampler",
+    "prob_learner_sq",
+    "prob_sampler_sq",
+    "prob_cross",
+    "ppl_learner",
+    "ppl_sampler",
+    "lag_tokens_weighted",
+    *(f"lag_mass_{region}_{lag}" for region in ("a_neg", "a_pos") for lag in LAGS),
+)
+MIN_NAMES: tuple[str, ...] = ("gap_neg", "gap_pos", "gap_none", "response_mean_gap", "response_gap")
+MAX_NAMES: tuple[str, ...] = (*MIN_NAMES, "prob_abs_diff")
+
+COUNT_INDEX = {name: index for index, name in enumerate(COUNT_NAMES)}
+SUM_INDEX = {name: index for index, name in enumerate(SUM_NAMES)}
+MIN_INDEX = {name: index for index, name in enumerate(MIN_NAMES)}
+MAX_INDEX = {name: index for index, name in enumerate(MAX_NAMES)}
+
+Counts = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+def histogram_shapes(spec: SummarySpec) -> dict[str, tuple[int, ...]]:
+    """Shape of each histogram under a spec; their order is the codec's."""
+    return {
+        "gap": (3, BINS),
+        "response": (BINS,),
+        "segment": (len(FAMILIES), min(spec.segment, LEVELS) + 1, spec.segment + 1),
+        "pair": (len(FAMILIES), LEVELS + 1, LEVELS + 1),
+        "worst": (len(FAMILIES), 2, LEVELS + 1),
+    }
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class StepSummary:
+    """Immutable; arrays are read-only. Build with `summarize`, `StepSummary.empty` or `codec.decode`."""
+
+    spec: SummarySpec
+    counters: Counts
+    totals: Floats
+    minima: Floats
+    maxima: Floats
+    histograms: dict[str, Counts]
+
+    def __post_init__(self) -> None:
+        for array in self._arrays():
+            array.setflags(write=False)
+
+    @classmethod
+    def empty(cls, spec: SummarySpec = DEFAULT_SPEC) -> StepSummary:
+        return cls(
+            spec,
+            np.zeros(len(COUNT_NAMES), dtype=np.int64),
+            np.zeros(len(SUM_NAMES)),
+            np.full(len(MIN_NAMES), np.inf),
+            np.full(len(MAX_NAMES), -np.inf),
+            {name: np.zeros(shape, dtype=np.int64) for name, shape in histogram_shapes(spec).items()},
+        )
+
+    def merge(self, other: StepSummary) -> StepSummary:
+        """The summary of both inputs together; raises SpecMismatch under different specs."""
+        return merge_all((self, other), self.spec)
+
+    def count(self, name: str) -> int:
+        return int(self.counters[COUNT_INDEX[name]])
+
+    def total(self, name: str) -> float:
+        return float(self.totals[SUM_INDEX[name]])
+
+    def minimum(self, name: str) -> float:
+        """Smallest value seen; +inf when there was none."""
+        return float(self.minima[MIN_INDEX[name]])
+
+    def maximum(self, name: str) -> float:
+        """Largest value seen; -inf when there was none."""
+        return float(self.maxima[MAX_INDEX[name]])
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {name: int(value) for name, value in zip(COUNT_NAMES, self.counters, strict=True)}
+
+    @property
+    def sums(self) -> dict[str, float]:
+        return {name: float(value) for name, value in zip(SUM_NAMES, self.totals, strict=True)}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self._arrays())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, StepSummary):
+            return NotImplemented
+        return self.spec == other.spec and all(
+            np.array_equal(mine, theirs) for mine, theirs in zip(self._arrays(), other._arrays(), strict=True)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.spec, self.counters.tobytes(), self.totals.tobytes()))
+
+    def _arrays(self) -> Iterator[Counts | Floats]:
+        yield from (self.counters, self.totals, self.minima, self.maxima)
+        yield from self.histograms.values()
+
+
+def merge_all(summaries: Iterable[StepSummary], spec: SummarySpec = DEFAULT_SPEC) -> StepSummary:
+    """Merges in the order given; of nothing, the empty summary of `spec`.
+
+    Float sums depend on the order in their last bits: callers that must reproduce a stored value merge in sorted
+    key order. Raises SpecMismatch when a summary was made under another spec.
+    """
+    merged = StepSummary.empty(spec)
+    arrays = [array.copy() for array in merged._arrays()]
+    counters, totals, minima, maxima, *histograms = arrays
+    for summary in summaries:
+        if summary.spec.fingerprint != spec.fingerprint:
+            raise SpecMismatch(
+                "spec_mismatch",
+                f"a summary made under {summary.spec.to_json()} cannot merge with one made under {spec.to_json()}",
+            )
+        counters += summary.counters
+        totals += summary.totals
+        np.minimum(minima, summary.minima, out=minima)
+        np.maximum(maxima, summary.maxima, out=maxima)
+        for mine, theirs in zip(histograms, summary.histograms.values(), strict=True):
+            mine += theirs
+    return StepSummary(spec, counters, totals, minima, maxima, dict(zip(merged.histograms, histograms, strict=True)))

@@ -1,0 +1,52 @@
+"""A summary while it is being made: the only writable form, private to the builder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triage_monitor.summary.spec import SummarySpec
+from triage_monitor.summary.step import COUNT_INDEX, MAX_INDEX, MIN_INDEX, SUM_INDEX, Counts, Floats, StepSummary
+
+
+@dataclass(slots=True)
+class Draft:
+    spec: SummarySpec
+    counters: Counts
+    totals: Floats
+    minima: Floats
+    maxima: Floats
+    histograms: dict[str, Counts]
+
+    @classmethod
+    def blank(cls, spec: SummarySpec) -> Draft:
+        empty = StepSummary.empty(spec)
+        return cls(
+            spec,
+            empty.counters.copy(),
+            empty.totals.copy(),
+            empty.minima.copy(),
+            empty.maxima.copy(),
+            {name: histogram.copy() for name, histogram in empty.histograms.items()},
+        )
+
+    def counted(self, name: str) -> int:
+        return int(self.counters[COUNT_INDEX[name]])
+
+    def count(self, name: str, amount: int) -> None:
+        self.counters[COUNT_INDEX[name]] += amount
+
+    def add(self, name: str, amount: float) -> None:
+        self.totals[SUM_INDEX[name]] += amount
+
+    def bound(self, name: str, values: NDArray[np.float64]) -> None:
+        if not values.size:
+            return
+        if name in MIN_INDEX:
+            self.minima[MIN_INDEX[name]] = min(self.minima[MIN_INDEX[name]], values.min())
+        self.maxima[MAX_INDEX[name]] = max(self.maxima[MAX_INDEX[name]], values.max())
+
+    def summary(self) -> StepSummary:
+        return StepSummary(self.spec, self.counters, self.totals, self.minima, self.maxima, self.histograms)
