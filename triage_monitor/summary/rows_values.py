@@ -68,26 +68,27 @@ class UpdateRows:
         from triage_monitor.summary.build import summarize
         from triage_monitor.summary.spec import DEFAULT_SPEC
 
+        # A flat array says by its length whether it is per response; where T equals R only lists of arrays can.
+        per_token = (self.advantages_per_token, self.versions_per_token)
+        split = any(per_token) and self.tokens == self.responses > 0
+
+        def form(values: Array | None, is_per_token: bool = True) -> Any:
+            return np.split(values, self.offsets[1:-1]) if split and is_per_token and values is not None else values
+
         return summarize(
-            gap=self.gap,
-            learner_logprobs=self.learner_logprobs,
-            sampler_logprobs=self.sampler_logprobs,
-            advantages=self._per_token(self.advantages, self.advantages_per_token),
-            offsets=self.offsets,
-            mask=self.mask,
-            missing=self.missing,
+            gap=form(self.gap),
+            learner_logprobs=form(self.learner_logprobs),
+            sampler_logprobs=form(self.sampler_logprobs),
+            advantages=form(self.advantages, self.advantages_per_token),
+            offsets=None if split else self.offsets,
+            mask=form(self.mask),
+            missing=form(self.missing),
             groups=self.groups,
-            policy_versions=self._per_token(self.policy_versions, self.versions_per_token),
+            policy_versions=form(self.policy_versions, self.versions_per_token),
             rewards=self.rewards,
             padding_rows=self.padding_rows,
             spec=spec or DEFAULT_SPEC,
         )
-
-    def _per_token(self, values: Any, per_token: bool) -> Any:
-        """A flat array says by its length which it is; where T equals R only a list of arrays does."""
-        if per_token and self.tokens == self.responses and values is not None:
-            return np.split(values, self.offsets[1:-1])
-        return values
 
 
 def checked_settings(settings: Mapping[str, object]) -> dict[str, str]:
