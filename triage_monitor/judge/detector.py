@@ -214,6 +214,9 @@ def _settle(settings: DetectorSettings, state: DetectorState) -> DetectorState:
         return replace(state, stage=Stage.PRE_TERMINAL, why="pre_terminal")
     if settings.drift.holds(state.drift):
         return replace(state, stage=Stage.DRIFT, why="drift")
+    rules = (state.drift, state.pre_terminal, state.terminal)
+    if state.stage in (Stage.WARMING_UP, Stage.NOT_OBSERVABLE) and any(item.on_its_way_in for item in rules):
+        return replace(state, stage=Stage.WARMING_UP, why="undecided")
     return replace(state, stage=Stage.HEALTHY, why="calm")
 
 

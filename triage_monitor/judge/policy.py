@@ -186,12 +186,9 @@ def decide(
     if not state.started and settings.mode is Mode.PAPER:
         return start(settings, state)
     state = replace(state, started=True, since_change=None if state.since_change is None else state.since_change + 1)
-    if settings.mode is not Mode.ADAPTIVE or state.held:
+    if settings.mode is not Mode.ADAPTIVE or state.held or stage in (Stage.WARMING_UP, Stage.NOT_OBSERVABLE):
         return state, None
-    state = _advance(settings, state, seen, baseline, material)
-    if stage in (Stage.WARMING_UP, Stage.NOT_OBSERVABLE):
-        return state, None
-    return _step(settings, state, stage)
+    return _step(settings, _advance(settings, state, seen, baseline, material), stage)
 
 
 def _advance(

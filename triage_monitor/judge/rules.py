@@ -180,6 +180,11 @@ class RuleState:
     inside: Mapping[str, HysteresisState] = field(default_factory=dict)
     readings: tuple[Reading, ...] = ()
 
+    @property
+    def on_its_way_in(self) -> bool:
+        """Whether a criterion is above its level but not yet for long enough."""
+        return any(item.streak > 0 and not item.inside for item in self.inside.values())
+
     def to_dict(self) -> dict[str, Any]:
         return {key: [item.inside, item.streak] for key, item in self.inside.items()}
 

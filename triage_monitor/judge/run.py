@@ -1,0 +1,224 @@
+"""One run under judgement: its trailing window, detector, notices and policy behind one call, `accept`.
+
+Values in, values out: each accepted update returns a `Judgement`; nothing is written, sent or timed here. The newest
+position of the newest attempt is what gets judged, once. An update that comes late, again, or from an older attempt is
+merged into its own place and seen by the next judgement; it never judges a second time and never rewrites a transition.
+So replaying the updates in the order in which they came gives the identical transitions.
+
+`state()` is everything but the window's summaries; `restore` with that state and the stored summaries of the window
+continues exactly as if nothing had stopped: a restart makes no transition and pushes no parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from triage_monitor.errors import ConfigError, SpecMismatch, StoreCorrupt
+from triage_monitor.judge import detector, notices, policy
+from triage_monitor.judge.defaults import DetectorSettings, baseline_names, is_material
+from triage_monitor.judge.indicators import update_report
+from triage_monitor.judge.notices import NoticeSettings
+from triage_monitor.judge.observation import Observation
+from triage_monitor.judge.policy import ParameterChange, PolicySettings
+from triage_monitor.judge.settings_table import read_table
+from triage_monitor.judge.stages import Notice, Stage, Transition
+from triage_monitor.parameters import TriageParams
+from triage_monitor.summary.spec import DEFAULT_SPEC, SummarySpec
+from triage_monitor.summary.step import StepSummary
+from triage_monitor.summary.window import TrailingWindow
+
+STATE_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeSettings:
+    """Everything configurable about judging; `from_dict` reads the `[judge]` table of a configuration."""
+
+    window_updates: int = 25
+    detector: DetectorSettings = field(default_factory=DetectorSettings)
+    notices: NoticeSettings = field(default_factory=NoticeSettings)
+    policy: PolicySettings = field(default_factory=PolicySettings)
+
+    def __post_init__(self) -> None:
+        needed = max(self.detector.baseline.first_updates, self.detector.minimum.updates)
+        if self.window_updates < max(needed, 1):
+            raise ConfigError(f"window_updates {self.window_updates} is below the {needed} updates the detector needs")
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], where: str = "judge") -> JudgeSettings:
+        """Raises ConfigError naming the dotted key that is unknown, mistyped or refused."""
+        return read_table(cls, data, where)
+
+    def learned(self) -> tuple[str, ...]:
+        """Indicators whose baseline is learned: those of the detector's and the policy's rules."""
+        rules = self.detector.drift, self.detector.pre_terminal, self.detector.terminal
+        return baseline_names(*rules, *(level.rule for level in self.policy.levels))
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What one accepted update led to. `update` and `window` have the contract's UPDATE and WINDOW fields."""
+
+    step: int
+    attempt: int
+    update: dict[str, Any]
+    window: dict[str, Any]
+    stage: Stage
+    why: str
+    judged: bool  # False: late, repeated or without a usable token; stage, notices and parameters are as they were
+    transition: Transition | None
+    change: ParameterChange | None
+    notices: tuple[Notice, ...]
+
+
+class RunMonitor:
+    """Not thread-safe: one owner calls it, one update after another."""
+
+    def __init__(self, settings: JudgeSettings, spec: SummarySpec = DEFAULT_SPEC) -> None:
+        self.settings = settings
+        self.spec = spec
+        self._window = TrailingWindow(settings.window_updates)
+        self._learned = settings.learned()
+        self._last: tuple[int, int] | None = None  # newest (attempt, step) judged
+        self._detector = detector.DetectorState()
+        self._notices = notices.NoticeState()
+        self._said: tuple[Notice, ...] = ()
+        self._policy = policy.begin(settings.policy)
+
+    @property
+    def stage(self) -> Stage:
+        return self._detector.stage
+
+    @property
+    def params(self) -> TriageParams:
+        """The parameters the policy believes in force; version and step are the store's to fill in."""
+        return self._policy.params
+
+    @property
+    def policy_note(self) -> str:
+        """Why the policy keeps its hands off; empty when it may act."""
+        return self._policy.note
+
+    @property
+    def baseline(self) -> dict[str, Any]:
+        """The learned baseline as plain data: frozen, windows offered and excluded, median, MAD and count by name."""
+        return self._detector.baseline.to_dict()
+
+    def start(self) -> ParameterChange:
+        """The parameters this run begins with. Without this call the paper mode issues them at the first update."""
+        self._policy, change = policy.start(self.settings.policy, self._policy)
+        return change
+
+    def accept(self, step: int, attempt: int, summary: StepSummary) -> Judgement:
+        """Takes one closed update, any number of times and in any order. Raises SpecMismatch, keeping nothing."""
+        if summary.spec != self.spec:
+            raise SpecMismatch("spec_mismatch", "the update was summarised under another spec than this run's")
+        self._window.put(step, attempt, summary)
+        first, last, updates, merged = self._window.merged()
+        update, window = update_report(summary), update_report(merged)
+        is_newest = self._last is None or (attempt, step) > self._last
+        judged = is_newest and update["counts"]["valid_tokens"] > 0
+        transition, change = None, None
+        if judged:
+            self._last = (attempt, step)
+            transition, change = self._judge(_observe(step, attempt, updates, update, window))
+        window |= {"step": last, "attempt": attempt, "first_step": first, "updates": updates, "stage": self.stage.value}
+        update |= {"step": step, "attempt": attempt}
+        why = self._detector.why
+        return Judgement(step, attempt, update, window, self.stage, why, judged, transition, change, self._said)
+
+    def clear(self, step: int) -> Transition | None:
+        """An operator ends a latched terminal stage; None when there was none."""
+        self._detector, transition = detector.clear(self._detector, step)
+        return transition
+
+    def reset_baseline(self) -> None:
+        """Learns the baseline again from the next window on."""
+        self._detector = detector.reset_baseline(self._detector)
+
+    def hold(self, params: TriageParams, who: str) -> None:
+        """`who` has set these parameters; the policy leaves them alone until `release`."""
+        self._policy = policy.hold(self._policy, params, who)
+
+    def release(self) -> None:
+        self._policy = policy.release(self._policy)
+
+    def state(self) -> dict[str, Any]:
+        """JSON-able; with the window's stored summaries it is all that `restore` needs."""
+        return {
+            "format": STATE_FORMAT,
+            "last": None if self._last is None else list(self._last),
+            "detector": self._detector.to_dict(),
+            "notices": self._notices.to_dict(),
+            "said": [item.to_dict() for item in self._said],
+            "policy": self._policy.to_dict(),
+        }
+
+    @classmethod
+    def restore(
+        cls,
+        settings: JudgeSettings,
+        spec: SummarySpec,
+        state: Mapping[str, Any],
+        recent: Iterable[tuple[int, int, StepSummary]],
+    ) -> RunMonitor:
+        """Continues a stopped run. `recent` holds at least the window's updates as (step, attempt, summary).
+
+        Changed settings apply from the next update on; a criterion whose level changed starts counting anew.
+        """
+        if state.get("format") != STATE_FORMAT:
+            raise StoreCorrupt(f"judge state has format {state.get('format')!r}, this version reads {STATE_FORMAT}")
+        monitor = cls(settings, spec)
+        for step, attempt, summary in sorted(recent, key=lambda item: (item[1], item[0])):
+            monitor._window.put(step, attempt, summary)
+        last = state["last"]
+        monitor._last = None if last is None else (last[0], last[1])
+        monitor._detector = detector.DetectorState.from_dict(state["detector"])
+        monitor._notices = notices.NoticeState.from_dict(state["notices"])
+        monitor._said = tuple(Notice(**item) for item in state["said"])
+        monitor._policy = policy.PolicyState.from_dict(state["policy"])
+        return monitor
+
+    def _judge(self, seen: Observation) -> tuple[Transition | None, ParameterChange | None]:
+        settings = self.settings
+        self._detector, transition = detector.detect(settings.detector, self._detector, seen, self._learned)
+        drifting = settings.detector.drift.holds(self._detector.drift)
+        self._notices, self._said = notices.notice(
+            settings.notices,
+            self._notices,
+            seen,
+            judged=self.stage not in (Stage.WARMING_UP, Stage.NOT_OBSERVABLE),
+            elevated=drifting,
+            best_reward=self._detector.best_reward,
+        )
+        self._policy, change = policy.decide(
+            settings.policy,
+            self._policy,
+            seen,
+            stage=self.stage,
+            baseline=self._detector.baseline.medians(),
+            material=is_material(seen.values, settings.detector.material_tail_nats),
+        )
+        return transition, change
+
+
+def _observe(
+    step: int, attempt: int, updates: int, update: Mapping[str, Any], window: Mapping[str, Any]
+) -> Observation:
+    values = dict(window["indicators"])
+    for side, quantiles in window["quantiles"].items():
+        values |= {f"q{probability}_{side}": value for probability, value in quantiles.items()}
+    counts = window["counts"]
+    blind = update["indicators"].get("not_observable"), window["indicators"].get("not_observable")
+    return Observation(
+        step=step,
+        attempt=attempt,
+        updates=updates,
+        responses=counts["responses"],
+        tokens=counts["valid_tokens"],
+        unusable_tokens=counts["missing"] + counts["nan"] + counts["pos_inf"] + counts["neg_inf"],
+        observable=1.0 not in blind,
+        values=values,
+    )
