@@ -27,7 +27,7 @@ from triage_monitor.judge.stages import Notice, Stage, Transition
 from triage_monitor.parameters import TriageParams
 from triage_monitor.summary.spec import DEFAULT_SPEC, SummarySpec
 from triage_monitor.summary.step import StepSummary
-from triage_monitor.summary.window import TrailingWindow
+from triage_monitor.summary.window import TrailingWindow, Window
 
 STATE_FORMAT = 1
 
@@ -79,7 +79,7 @@ class RunMonitor:
     def __init__(self, settings: JudgeSettings, spec: SummarySpec = DEFAULT_SPEC) -> None:
         self.settings = settings
         self.spec = spec
-        self._window = TrailingWindow(settings.window_updates)
+        self._window = TrailingWindow(settings.window_updates, spec)
         self._learned = settings.learned()
         self._last: tuple[int, int] | None = None  # newest (attempt, step) judged
         self._detector = detector.DetectorState()
@@ -116,18 +116,27 @@ class RunMonitor:
         if summary.spec != self.spec:
             raise SpecMismatch("spec_mismatch", "the update was summarised under another spec than this run's")
         self._window.put(step, attempt, summary)
-        first, last, updates, merged = self._window.merged()
-        update, window = update_report(summary), update_report(merged)
+        merged = self._window.merged() or Window(step, step, 0, StepSummary.empty(self.spec))
+        update, window = update_report(summary), update_report(merged.summary)
         is_newest = self._last is None or (attempt, step) > self._last
         judged = is_newest and update["counts"]["valid_tokens"] > 0
         transition, change = None, None
         if judged:
             self._last = (attempt, step)
-            transition, change = self._judge(_observe(step, attempt, updates, update, window))
-        window |= {"step": last, "attempt": attempt, "first_step": first, "updates": updates, "stage": self.stage.value}
+            transition, change = self._judge(_observe(step, attempt, merged.updates, update, window))
         update |= {"step": step, "attempt": attempt}
+        window |= {"step": merged.last_step, "attempt": max([attempt, *self._window.starts])}
+        window |= {"first_step": merged.first_step, "updates": merged.updates, "stage": self.stage.value}
         why = self._detector.why
         return Judgement(step, attempt, update, window, self.stage, why, judged, transition, change, self._said)
+
+    def start_attempt(self, attempt: int, from_step: int) -> None:
+        """A trainer begins or resumes: older attempts' updates from this step on leave the window."""
+        self._window.start_attempt(attempt, from_step)
+
+    def window_keys(self) -> list[tuple[int, int]]:
+        """(step, attempt) of the updates the window holds: the summaries that `restore` will need."""
+        return [(step, attempt) for step, attempt, _ in self._window.live()]
 
     def clear(self, step: int) -> Transition | None:
         """An operator ends a latched terminal stage; None when there was none."""
@@ -149,6 +158,8 @@ class RunMonitor:
         """JSON-able; with the window's stored summaries it is all that `restore` needs."""
         return {
             "format": STATE_FORMAT,
+            "window": [list(key) for key in self.window_keys()],
+            "attempts": [list(item) for item in self._window.starts.items()],
             "last": None if self._last is None else list(self._last),
             "detector": self._detector.to_dict(),
             "notices": self._notices.to_dict(),
@@ -164,15 +175,21 @@ class RunMonitor:
         state: Mapping[str, Any],
         recent: Iterable[tuple[int, int, StepSummary]],
     ) -> RunMonitor:
-        """Continues a stopped run. `recent` holds at least the window's updates as (step, attempt, summary).
+        """Continues a stopped run. `recent` holds (step, attempt, summary), at least the updates of `state["window"]`.
 
         Changed settings apply from the next update on; a criterion whose level changed starts counting anew.
+        Raises StoreCorrupt when an update of the window is missing.
         """
         if state.get("format") != STATE_FORMAT:
             raise StoreCorrupt(f"judge state has format {state.get('format')!r}, this version reads {STATE_FORMAT}")
         monitor = cls(settings, spec)
-        for step, attempt, summary in sorted(recent, key=lambda item: (item[1], item[0])):
-            monitor._window.put(step, attempt, summary)
+        stored = {(step, attempt): summary for step, attempt, summary in recent}
+        for attempt, from_step in state["attempts"]:
+            monitor._window.start_attempt(attempt, from_step)
+        for step, attempt in state["window"]:
+            if (step, attempt) not in stored:
+                raise StoreCorrupt(f"the window needs update {step} of attempt {attempt}, which is not stored")
+            monitor._window.put(step, attempt, stored[step, attempt])
         last = state["last"]
         monitor._last = None if last is None else (last[0], last[1])
         monitor._detector = detector.DetectorState.from_dict(state["detector"])
