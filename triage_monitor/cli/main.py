@@ -1,25 +1,40 @@
 """The command tree of `triage-monitor`; every command lives in its own file and imports what it needs when it runs.
 
-Exit codes: 0 done, 1 a problem was found or the command failed, 2 bad usage or bad input. Results go to stdout,
-progress and errors to stderr; a wrong input ends in one sentence, never in a traceback.
+A file of this package that defines `register(app)` adds its commands; COMMANDS gives the order in the help. Exit codes:
+0 done, 1 a problem was found or the command failed, 2 bad usage or bad input. Results go to stdout, progress and errors
+to stderr; a wrong input ends in one sentence, never in a traceback.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 
 import typer
 
 from triage_monitor.errors import ConfigError, InputError, TriageError
 
-COMMANDS = ("demo", "serve", "analyze", "replay", "bench", "operator")
+COMMANDS = ("demo", "serve", "analyze", "replay", "bench", "dashboards", "operator")
 
 
 def build_app() -> typer.Typer:
-    app = typer.Typer(no_args_is_help=True, add_completion=False, help="Early warning and control for low-precision RL.")
+    app = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        help="Early warning and control for low-precision reinforcement learning of language models.",
+        epilog="Each command has its own --help with an example.",
+    )
     for name in COMMANDS:
-        import_module(f"triage_monitor.cli.{name}").register(app)
+        if find_spec(f"triage_monitor.cli.{name}") is not None:
+            import_module(f"triage_monitor.cli.{name}").register(app)
+
+    @app.callback()
+    def _several() -> None:
+        """Keeps the command names even when there is only one."""
+
     return app
 
 
@@ -32,3 +47,7 @@ def run() -> None:
     except TriageError as error:
         print(f"triage-monitor: {error}", file=sys.stderr)
         sys.exit(1)
+    except BrokenPipeError:
+        # The reader (head, less) has gone: not an error, but Python must not flush into it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

@@ -18,7 +18,7 @@ amplifying-tail tokens):
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,6 +160,12 @@ class StepSummary:
     def merge(self, other: StepSummary) -> StepSummary:
         """The summary of both inputs together; raises SpecMismatch under different specs."""
         return merge_all((self, other), self.spec)
+
+    def with_split_groups(self) -> StepSummary:
+        """The same, saying that a group lies in more than one of its shards: then the response is the unit."""
+        counters = self.counters.copy()
+        counters[COUNT_INDEX["group_split"]] += 1
+        return replace(self, counters=counters)
 
     def count(self, name: str) -> int:
         return int(self.counters[COUNT_INDEX[name]])

@@ -1,0 +1,141 @@
+"""What `analyze` works out: recorded updates -> merged summaries -> judged windows and findings.
+
+Shards of an update are merged by (attempt, step), so order and files do not matter; of each update only its encoded
+summary is kept until all rows are read. Then the updates go through the same `RunMonitor` as live ones, in the order of
+attempt and step. All arithmetic is `summary`'s and `judge`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from triage_monitor.cli.findings import findings
+from triage_monitor.judge.run import Judgement, JudgeSettings, RunMonitor
+from triage_monitor.storage.recordings import RecordedUpdate
+from triage_monitor.summary.codec import decode, encode
+from triage_monitor.summary.rows import UpdateRows
+from triage_monitor.summary.spec import SummarySpec
+from triage_monitor.summary.step import StepSummary
+
+Key = tuple[int, int]  # attempt, step
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """`document` is the contract's object of `analyze --json`; `notes` are sentences for the person who ran it."""
+
+    document: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Update:
+    """One update while the recording is read: its encoded summary, and the groups seen when it has any."""
+
+    encoded: bytes
+    groups: np.ndarray[Any, Any] | None
+
+
+@dataclass(slots=True)
+class Collector:
+    """Takes shards in any order; holds a few ten kilobytes for each update."""
+
+    spec: SummarySpec
+    run: str = ""
+    updates: dict[Key, _Update] = field(default_factory=dict)
+    newest: Key | None = None
+    came_back: int | None = None
+    ignored: dict[str, None] = field(default_factory=dict)
+
+    def add(self, shard: RecordedUpdate) -> None:
+        key = (shard.attempt, shard.step)
+        summary, groups = shard.rows.summarize(self.spec), _groups(shard.rows)
+        before = self.updates.get(key)
+        if before is not None:
+            if not shard.attempt_given and self.newest is not None and key < self.newest and self.came_back is None:
+                self.came_back = shard.step
+            summary, groups = _merged(decode(before.encoded), before.groups, summary, groups)
+        self.updates[key] = _Update(encode(summary), groups)
+        self.newest = key if self.newest is None else max(key, self.newest)
+        self.run = self.run or shard.run
+        self.ignored |= dict.fromkeys(shard.rows.ignored_columns)
+
+    def notes(self) -> tuple[str, ...]:
+        notes = []
+        if self.ignored:
+            notes.append(f"columns left alone: {', '.join(self.ignored)}")
+        if self.came_back is not None:
+            notes.append(
+                f"step {self.came_back} comes again after later steps; its rows were merged into one update. "
+                "If the run was resumed, record its attempt in a column `attempt`"
+            )
+        return tuple(notes)
+
+
+def analyse(
+    shards: Iterable[RecordedUpdate],
+    *,
+    spec: SummarySpec,
+    window: int,
+    seen: Callable[[int], None] = lambda count: None,
+) -> Analysis:
+    """`seen` hears how many updates were read so far."""
+    collector = Collector(spec)
+    for shard in shards:
+        collector.add(shard)
+        seen(len(collector.updates))
+    updates, windows = [], []
+    for judgement in _judged(collector.updates, judge_settings(window), spec):
+        place = {"step": judgement.step, "attempt": judgement.attempt}
+        updates.append(place | judgement.update)
+        windows.append(place | judgement.window)
+    document = {"run": collector.run, "updates": updates, "windows": windows, "findings": findings(updates)}
+    return Analysis(document, collector.notes())
+
+
+def _judged(updates: dict[Key, _Update], settings: JudgeSettings, spec: SummarySpec) -> Iterator[Judgement]:
+    """A new attempt goes on from the window that was in force before its first step, as it does live."""
+    monitor = RunMonitor(settings, spec)
+    in_force: dict[int, int] = {}
+    newest = None
+    for attempt, step in sorted(updates):
+        if newest is not None and attempt > newest:
+            in_force = {known: owner for known, owner in in_force.items() if known < step}
+            steps = sorted(in_force)[-settings.window_updates :]
+            recent = [(known, in_force[known], decode(updates[in_force[known], known].encoded)) for known in steps]
+            monitor = RunMonitor.restore(settings, spec, monitor.state(), recent)
+        newest = attempt
+        in_force[step] = attempt
+        yield monitor.accept(step, attempt, decode(updates[attempt, step].encoded))
+
+
+def judge_settings(window: int) -> JudgeSettings:
+    """The defaults at this window; a window too short for the detector's minimum data lowers that minimum."""
+    settings = JudgeSettings()
+    if window >= settings.window_updates:
+        return JudgeSettings(window_updates=window)
+    detector = {
+        "minimum": {"updates": min(settings.detector.minimum.updates, window)},
+        "baseline": {"first_updates": min(settings.detector.baseline.first_updates, window)},
+    }
+    return JudgeSettings.from_dict({"window_updates": window, "detector": detector})
+
+
+def _groups(rows: UpdateRows) -> np.ndarray[Any, Any] | None:
+    return None if rows.groups is None else np.unique(rows.groups)
+
+
+def _merged(
+    first: StepSummary, first_groups: Any, second: StepSummary, second_groups: Any
+) -> tuple[StepSummary, np.ndarray[Any, Any] | None]:
+    """A group found in two shards makes the response the sampling unit (estimands section 6)."""
+    merged = first.merge(second)
+    if first_groups is None or second_groups is None:
+        return merged, first_groups if second_groups is None else second_groups
+    if len(np.intersect1d(first_groups, second_groups)):
+        merged = merged.with_split_groups()
+    return merged, np.union1d(first_groups, second_groups)

@@ -1,0 +1,74 @@
+"""`triage-monitor analyze`: recorded updates in; indicators, windows, stages and findings out, as a table or as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLE = "Example: triage-monitor analyze recordings/run-a --window 25 --json > run-a.json"
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog=EXAMPLE)(analyze)
+
+
+def analyze(
+    paths: Annotated[
+        list[str], typer.Argument(help="Recordings: files, directories or glob patterns.", show_default=False)
+    ],
+    format: Annotated[str | None, typer.Option(help="arrow, parquet or jsonl; by default told by content.")] = None,
+    window: Annotated[int, typer.Option(min=1, help="Updates in the trailing window.")] = 25,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    segment: Annotated[int, typer.Option(help="Segment length in tokens.")] = 64,
+    tau_ana: Annotated[float, typer.Option(help="A gap at least this large (nats) is a tail token.")] = 0.05,
+    phi: Annotated[float, typer.Option(help="Share of tail tokens from which a segment is heavy.")] = 0.125,
+    near_zero: Annotated[float, typer.Option(help="A gap below this (nats) is near zero.")] = 0.05,
+    rows: Annotated[int, typer.Option(min=2, help="Rows of the tables; longer runs are thinned out.")] = 24,
+    check: Annotated[
+        bool, typer.Option(help="Exit with 1 when there are findings or the last stage is worse than healthy.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page (not in this version).", show_default=False)] = None,
+) -> None:
+    """Indicators, trailing windows, stages and findings of recorded updates (Arrow, Parquet, JSONL)."""
+    if html is not None:
+        raise typer.BadParameter("pages are not written in this version; use --json", param_hint="--html")
+    from rich.console import Console
+
+    from triage_monitor.cli.analysis import analyse
+    from triage_monitor.storage.recordings import iter_updates
+    from triage_monitor.summary.spec import SummarySpec
+
+    spec = SummarySpec(segment=segment, tau_ana=tau_ana, phi=phi, near_zero=near_zero)
+    with Console(stderr=True).status("reading") as status:
+        result = analyse(
+            iter_updates(paths, format=format),
+            spec=spec,
+            window=window,
+            seen=lambda count: status.update(f"reading: {count} updates"),
+        )
+    for note in result.notes:
+        print(f"triage-monitor: note: {note}", file=sys.stderr)
+    if as_json:
+        json.dump(result.document, sys.stdout, allow_nan=False)
+        sys.stdout.write("\n")
+    else:
+        from triage_monitor.cli.analysis_table import PLAIN_WIDTH, render
+
+        console = Console()
+        if not console.is_terminal:
+            console = Console(width=PLAIN_WIDTH)
+        console.print(render(result.document, rows=rows, window=window))
+    if check and _problem(result.document):
+        raise typer.Exit(1)
+
+
+def _problem(document: dict[str, object]) -> bool:
+    windows, found = document["windows"], document["findings"]
+    assert isinstance(windows, list)
+    return bool(found) or (
+        bool(windows) and windows[-1]["stage"] in ("drift", "pre_terminal", "terminal", "not_observable")
+    )
