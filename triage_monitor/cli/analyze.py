@@ -1,11 +1,11 @@
-"""`triage-monitor analyze`: recorded updates in; indicators, windows, stages and findings out, as a table or as JSON."""
+"""`triage-monitor analyze`: recorded updates in; indicators, windows, stages and findings out, as table or JSON."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,9 +17,7 @@ def register(app: typer.Typer) -> None:
 
 
 def analyze(
-    paths: Annotated[
-        list[str], typer.Argument(help="Recordings: files, directories or glob patterns.", show_default=False)
-    ],
+    paths: Annotated[list[str], typer.Argument(help="Recordings: files, directories or patterns.", show_default=False)],
     format: Annotated[str | None, typer.Option(help="arrow, parquet or jsonl; by default told by content.")] = None,
     window: Annotated[int, typer.Option(min=1, help="Updates in the trailing window.")] = 25,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
@@ -28,9 +26,7 @@ def analyze(
     phi: Annotated[float, typer.Option(help="Share of tail tokens from which a segment is heavy.")] = 0.125,
     near_zero: Annotated[float, typer.Option(help="A gap below this (nats) is near zero.")] = 0.05,
     rows: Annotated[int, typer.Option(min=2, help="Rows of the tables; longer runs are thinned out.")] = 24,
-    check: Annotated[
-        bool, typer.Option(help="Exit with 1 when there are findings or the last stage is worse than healthy.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 1 on findings or a stage beyond healthy.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page (not in this version).", show_default=False)] = None,
 ) -> None:
     """Indicators, trailing windows, stages and findings of recorded updates (Arrow, Parquet, JSONL)."""
@@ -66,9 +62,6 @@ def analyze(
         raise typer.Exit(1)
 
 
-def _problem(document: dict[str, object]) -> bool:
-    windows, found = document["windows"], document["findings"]
-    assert isinstance(windows, list)
-    return bool(found) or (
-        bool(windows) and windows[-1]["stage"] in ("drift", "pre_terminal", "terminal", "not_observable")
-    )
+def _problem(document: dict[str, Any]) -> bool:
+    last = document["windows"][-1]["stage"] if document["windows"] else None
+    return bool(document["findings"]) or last in ("drift", "pre_terminal", "terminal", "not_observable")

@@ -18,12 +18,12 @@ def findings(updates: Sequence[Update]) -> list[dict[str, Any]]:
     """The contract's `{"cause", "step", "evidence"}` objects; evidence holds counts, and the last step concerned."""
     causes: tuple[tuple[str, Callable[[Update], bool], tuple[str, ...]], ...] = (
         ("not_observable", _not_observable, ("valid_tokens",)),
-        ("nonfinite_gap", lambda update: any(update["counts"][name] for name in NONFINITE), (*NONFINITE, "tokens")),
-        ("missing_values", lambda update: update["counts"]["missing"] > 0, ("missing", "tokens")),
+        ("nonfinite_gap", _nonfinite, (*NONFINITE, "tokens")),
+        ("missing_values", _missing, ("missing", "tokens")),
         ("no_usable_token", _nothing_usable, ("tokens",)),
         (
             "unusable_advantage",
-            lambda update: update["counts"]["unusable_advantage"] > 0,
+            _bad_advantage,
             ("unusable_advantage", "responses"),
         ),
     )
@@ -39,6 +39,18 @@ def findings(updates: Sequence[Update]) -> list[dict[str, Any]]:
 
 def _not_observable(update: Update) -> bool:
     return bool(update["indicators"].get("not_observable"))
+
+
+def _nonfinite(update: Update) -> bool:
+    return any(update["counts"][name] for name in NONFINITE)
+
+
+def _missing(update: Update) -> bool:
+    return bool(update["counts"]["missing"])
+
+
+def _bad_advantage(update: Update) -> bool:
+    return bool(update["counts"]["unusable_advantage"])
 
 
 def _nothing_usable(update: Update) -> bool:
