@@ -23,6 +23,7 @@ from triage_monitor.summary.step import FAMILIES, LEVELS, REGIONS, StepSummary
 from triage_monitor.summary.writable import Draft
 
 MAX_SHARD_TOKENS = (1 << 32) - 1
+OUTLIER_MEAN_GAP = 1.0  # nats; a response whose every token is off by this is broken, not quantised (C19)
 
 
 def summarize(
@@ -129,11 +130,24 @@ def _add_kernel_counts(
     names += ("overflow_tokens", "tail_tokens_all")
     for name, value in zip(names, counts, strict=True):
         draft.count(name, int(value))
-    labels = ("heavy_segments", "adjacent_heavy_first", "adjacent_heavy_both", "heavy_responses", "masked_heavy_responses")
+    labels = (
+        "heavy_segments",
+        "adjacent_heavy_first",
+        "adjacent_heavy_both",
+        "heavy_responses",
+        "masked_heavy_responses",
+    )
     for family, row in zip(FAMILIES, families, strict=True):
         for label, value in zip(labels, row, strict=True):
             draft.count(f"{label}_{family}", int(value))
-    names = ("advantage_negative", "advantage_positive", "deep_neg", "deep_pos", "tail_tokens_a_neg", "tail_tokens_a_pos")
+    names = (
+        "advantage_negative",
+        "advantage_positive",
+        "deep_neg",
+        "deep_pos",
+        "tail_tokens_a_neg",
+        "tail_tokens_a_pos",
+    )
     for name, amount in zip(names, regions[13:], strict=True):
         draft.count(name, int(amount))
 
@@ -157,7 +171,9 @@ def _add_responses(rows: NDArray[np.float64], draft: Draft) -> None:
     draft.count("responses", len(rows))
     draft.count("tokens", int(present.sum()))
     draft.count("valid_tokens", int(valid.sum()))
-    draft.count("gap_zero", draft.counted("valid_tokens") - draft.counted("gap_negative") - draft.counted("gap_positive"))
+    draft.count(
+        "gap_zero", draft.counted("valid_tokens") - draft.counted("gap_negative") - draft.counted("gap_positive")
+    )
     draft.count("empty_responses", int((present == 0).sum()))
     draft.count("unusable_responses", int(((present > 0) & ~heard).sum()))
     draft.count("unusable_advantage", int((rows[:, kernel.UNUSABLE_ADVANTAGE] > 0).sum()))
@@ -168,6 +184,7 @@ def _add_responses(rows: NDArray[np.float64], draft: Draft) -> None:
     draft.add("response_mean_gap", float(mean.sum()))
     draft.add("response_mean_gap_abs", float(np.abs(mean).sum()))
     draft.add("geo_ratio", float(np.exp(np.minimum(mean, 700.0)).sum()))
+    draft.count("outlier_responses", int((np.abs(mean) > OUTLIER_MEAN_GAP).sum()))
     draft.bound("response_mean_gap", mean)
     draft.bound("response_gap", total)
     np.add.at(draft.histograms["response"], bin_of(total), 1)

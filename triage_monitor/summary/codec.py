@@ -46,7 +46,10 @@ def encode(summary: StepSummary) -> bytes:
     spec = summary.spec.to_json()
     metadata = {"format": FORMAT, "version": str(VERSION), "spec": spec, "crc32": str(_checksum(spec, columns))}
     batch = pa.record_batch(
-        [pa.ListArray.from_arrays(pa.array([0, column.size], pa.int32()), pa.array(column)) for column in columns.values()],
+        [
+            pa.ListArray.from_arrays(pa.array([0, column.size], pa.int32()), pa.array(column))
+            for column in columns.values()
+        ],
         names=list(columns),
     ).replace_schema_metadata(metadata)
     sink = pa.BufferOutputStream()

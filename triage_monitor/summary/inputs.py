@@ -107,7 +107,9 @@ def _numbers(values: ArrayLike, name: str, kind: Any = None) -> Array:
         values = values.detach().cpu()
     try:
         array = np.asarray(values)
-        return array if kind is None else array.astype(kind, casting="same_kind" if array.dtype.kind != "O" else "unsafe")
+        return (
+            array if kind is None else array.astype(kind, casting="same_kind" if array.dtype.kind != "O" else "unsafe")
+        )
     except (TypeError, ValueError) as error:
         raise InputError("type", f"cannot be read as numbers ({error})", column=name) from None
 
@@ -178,9 +180,7 @@ def _advantages(
     )
 
 
-def _state(
-    mask: ArrayLike, missing: ArrayLike, offsets: ArrayLike, borders: NDArray[np.int64]
-) -> NDArray[np.uint8]:
+def _state(mask: ArrayLike, missing: ArrayLike, offsets: ArrayLike, borders: NDArray[np.int64]) -> NDArray[np.uint8]:
     if mask is None and missing is None:
         return np.empty(0, dtype=np.uint8)
     state = np.full(int(borders[-1]), PRESENT, dtype=np.uint8)

@@ -24,7 +24,10 @@ def add_staleness(tokens: Tokens, version_T: Array, current_version: int | None,
         at = int(np.flatnonzero(valid & (lag < 0))[0])
         row = int(np.searchsorted(tokens.offset_R1, at, side="right")) - 1
         raise InputError(
-            "version_ahead", f"version {version_T[at]} is ahead of the learner's {current}", column="policy_version", row=row
+            "version_ahead",
+            f"version {version_T[at]} is ahead of the learner's {current}",
+            column="policy_version",
+            row=row,
         )
     if tokens.advantage_T.size:
         advantage = tokens.advantage_T

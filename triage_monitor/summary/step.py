@@ -38,6 +38,7 @@ COUNT_NAMES: tuple[str, ...] = (
     "unusable_responses",
     "unusable_advantage",
     "zero_advantage_responses",
+    "outlier_responses",
     "padding_rows",
     "tokens",
     "valid_tokens",
