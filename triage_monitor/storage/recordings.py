@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -19,7 +20,9 @@ from triage_monitor.storage.recordings_jsonl import read_jsonl
 from triage_monitor.storage.recordings_write import RecordingWriter
 from triage_monitor.summary.rows_arrow import COLUMNS, check_columns
 
-__all__ = ["FORMATS", "RecordedUpdate", "RecordingWriter", "iter_updates"]
+__all__ = ["FORMATS", "RecordedUpdate", "RecordingWriter", "iter_updates", "read_batches"]
+
+Paths: TypeAlias = Iterable[str | Path] | str | Path
 
 _READERS = {
     "arrow_file": read_arrow_file,
@@ -29,16 +32,20 @@ _READERS = {
 }
 
 
-def iter_updates(paths: Iterable[str | Path] | str | Path, *, format: str | None = None) -> Iterator[RecordedUpdate]:
+def iter_updates(paths: Paths, *, format: str | None = None) -> Iterator[RecordedUpdate]:
     """The updates in the order of the files, and of the rows in them; an update may come in several shards.
 
     `format` ('arrow', 'parquet', 'jsonl') only checks what content says. All files must belong to one run. Raises
     InputError naming file, row and column; what was yielded before is sound.
     """
+    return grouped(read_batches(paths, format=format))
+
+
+def read_batches(paths: Paths, *, format: str | None = None) -> Iterator[Batch]:
+    """Rows of every file in turn, a bounded number at a time; the first batch of a file has no row."""
     if format is not None and format not in FORMATS:
         raise InputError("format", f"format '{format}' is not known; known: {', '.join(FORMATS)}")
-    files = find_files([paths] if isinstance(paths, (str, Path)) else paths)
-    return grouped(_batches(files, format))
+    return _batches(find_files([paths] if isinstance(paths, (str, Path)) else paths), format)
 
 
 def _batches(files: list[Path], format: str | None) -> Iterator[Batch]:

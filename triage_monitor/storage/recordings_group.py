@@ -107,15 +107,24 @@ class _Pending:
 
 
 def grouped(batches: Iterable[Batch]) -> Iterator[RecordedUpdate]:
+    return (pending.update() for pending in _cut(batches))
+
+
+def grouped_keys(batches: Iterable[Batch]) -> Iterator[tuple[int, int]]:
+    """(attempt, step) of each value `grouped` would give, without looking at the tokens."""
+    return ((pending.pieces[0].attempt, pending.pieces[0].step) for pending in _cut(batches))
+
+
+def _cut(batches: Iterable[Batch]) -> Iterator[_Pending]:
     pending = _Pending()
     for batch in batches:
         for piece in _pieces(batch):
             if not pending.takes(piece):
-                yield pending.update()
+                yield pending
                 pending = _Pending()
             pending.add(piece)
     if pending.pieces:
-        yield pending.update()
+        yield pending
 
 
 def _pieces(batch: Batch) -> Iterator[_Piece]:
