@@ -94,7 +94,12 @@ class TriageParams:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TriageParams:
-        """Reads the JSON form. Unknown, mistyped or out-of-range fields raise InputError naming the field."""
+        """Reads the JSON form. Unknown, mistyped or out-of-range fields raise InputError naming the field.
+
+        `epoch` may stand beside them: the store's fencing number, served with the set and no part of it.
+        """
+        if isinstance(data, Mapping):
+            data = {name: value for name, value in data.items() if name != "epoch"}
         params: TriageParams = _read(cls, data, prefix="")
         params.validate()
         return params

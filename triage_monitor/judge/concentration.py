@@ -48,7 +48,7 @@ def top5_tail_share(summary: StepSummary, family: str) -> float:
 
 def _valid_tokens(row: NDArray[np.int64], length: int) -> NDArray[np.float64]:
     levels = min(length, 64)
-    return row * (length / levels)
+    return row.astype(np.float64) * (length / levels)
 
 
 def _top(rank: NDArray[np.float64], segments: NDArray[np.int64], tail: NDArray[np.int64], take: float) -> float:

@@ -6,8 +6,8 @@ M(region) is the sum of abs(A) over a region's tokens; A- and A+ amplify the gap
     rho_excess = rho_asym / (advantage_mass_ratio * sign_odds_blind)
     var(log rho) = U / (U - 1) * sum_u (X_u / sum X - Y_u / sum Y)**2, X, Y a unit's M(A-), M(A+)
 
-The last needs only sums of X, Y, X**2, Y**2, XY, so it merges. Units are groups when every response had one and no group
-was split over shards, else responses.
+The last needs only sums of X, Y, X**2, Y**2, XY, so it merges. Units are groups when every response had one and no
+group was split over shards, else responses.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The one table of indicators, and the values of a merged summary under it.
 
-Prometheus help texts, the README's table, `analyze` and the detector all derive from INDICATORS. A ratio is formed here,
-once, from merged sums; an indicator without a value is None with a reason.
+Prometheus help texts, the README's table, `analyze` and the detector all derive from INDICATORS. A ratio is formed
+here, once, from merged sums; an indicator without a value is None with a reason.
 """
 
 from __future__ import annotations

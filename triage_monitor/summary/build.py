@@ -122,46 +122,69 @@ def _reduce(tokens: Tokens, spec: SummarySpec, draft: Draft) -> NDArray[np.float
     return rows
 
 
+# names of the kernel's arrays, in its order
+_CALL_COUNTS: tuple[str, ...] = (
+    "missing",
+    "nan",
+    "pos_inf",
+    "neg_inf",
+    "gap_negative",
+    "gap_positive",
+    "near_zero",
+    "segments",
+    "eligible_segments",
+    "adjacent_segments",
+    "rho_above_2",
+    "rho_below_half",
+    "rho_below_1e4",
+    "overflow_tokens",
+    "tail_tokens_all",
+)
+_FAMILY_COUNTS: tuple[str, ...] = (
+    "heavy_segments",
+    "adjacent_heavy_first",
+    "adjacent_heavy_both",
+    "heavy_responses",
+    "masked_heavy_responses",
+)
+_CALL_SUMS: tuple[str, ...] = ("gap", "gap_abs", "gap_sq", "k3", "k3_reverse", "mult_excess", "chi2", "weight_excess")
+_REGION_SUMS: tuple[str, ...] = (
+    *(f"mass_{region}" for region in REGIONS),
+    "mass_advantage_negative",
+    "mass_advantage_positive",
+    "mass_total",
+    "tail_mass_a_neg",
+    "tail_mass_a_pos",
+    *(f"pressure_{region}" for region in REGIONS),
+)
+_REGION_COUNTS: tuple[str, ...] = (
+    "advantage_negative",
+    "advantage_positive",
+    "deep_neg",
+    "deep_pos",
+    "tail_tokens_a_neg",
+    "tail_tokens_a_pos",
+)
+
+
 def _add_kernel_counts(
     counts: NDArray[np.int64], families: NDArray[np.int64], regions: NDArray[np.float64], draft: Draft
 ) -> None:
-    names = ("missing", "nan", "pos_inf", "neg_inf", "gap_negative", "gap_positive", "near_zero", "segments")
-    names += ("eligible_segments", "adjacent_segments", "rho_above_2", "rho_below_half", "rho_below_1e4")
-    names += ("overflow_tokens", "tail_tokens_all")
-    for name, value in zip(names, counts, strict=True):
+    for name, value in zip(_CALL_COUNTS, counts, strict=True):
         draft.count(name, int(value))
-    labels = (
-        "heavy_segments",
-        "adjacent_heavy_first",
-        "adjacent_heavy_both",
-        "heavy_responses",
-        "masked_heavy_responses",
-    )
     for family, row in zip(FAMILIES, families, strict=True):
-        for label, value in zip(labels, row, strict=True):
+        for label, value in zip(_FAMILY_COUNTS, row, strict=True):
             draft.count(f"{label}_{family}", int(value))
-    names = (
-        "advantage_negative",
-        "advantage_positive",
-        "deep_neg",
-        "deep_pos",
-        "tail_tokens_a_neg",
-        "tail_tokens_a_pos",
-    )
-    for name, amount in zip(names, regions[13:], strict=True):
+    for name, amount in zip(_REGION_COUNTS, regions[len(_REGION_SUMS) :], strict=True):
         draft.count(name, int(amount))
 
 
 def _add_kernel_sums(sums: NDArray[np.float64], regions: NDArray[np.float64], draft: Draft) -> None:
-    names = ("gap", "gap_abs", "gap_sq", "k3", "k3_reverse", "mult_excess", "chi2", "weight_excess")
     values = sums.copy()
     values[kernel.S_EXCESS] += sums[kernel.S_ABS]
-    for name, value in zip(names, values, strict=True):
+    for name, value in zip(_CALL_SUMS, values, strict=True):
         draft.add(name, float(value))
-    names = tuple(f"mass_{region}" for region in REGIONS)
-    names += ("mass_advantage_negative", "mass_advantage_positive", "mass_total", "tail_mass_a_neg", "tail_mass_a_pos")
-    names += tuple(f"pressure_{region}" for region in REGIONS)
-    for name, value in zip(names, regions[:13], strict=True):
+    for name, value in zip(_REGION_SUMS, regions, strict=False):
         draft.add(name, float(value))
 
 
@@ -197,8 +220,9 @@ def _add_groups(rows: NDArray[np.float64], group_R: Array | None, draft: Draft) 
         return
     heard = rows[:, kernel.VALID] > 0
     names, place = np.unique(group_R[heard], return_inverse=True)
-    x = np.bincount(place, weights=rows[heard, kernel.MASS_A_NEG], minlength=names.size)
-    y = np.bincount(place, weights=rows[heard, kernel.MASS_A_POS], minlength=names.size)
+    x, y = np.zeros(names.size), np.zeros(names.size)
+    np.add.at(x, place, rows[heard, kernel.MASS_A_NEG])
+    np.add.at(y, place, rows[heard, kernel.MASS_A_POS])
     _add_units("group", x, y, draft)
     draft.count("groups", int(names.size))
     draft.count("grouped_responses", int(heard.sum()))

@@ -122,5 +122,5 @@ def _checksum(spec: str, columns: dict[str, NDArray[Any]]) -> int:
     crc = zlib.crc32(spec.encode())
     for name, column in columns.items():
         crc = zlib.crc32(f"{name}:{column.dtype.str}:{column.size}".encode(), crc)
-        crc = zlib.crc32(np.ascontiguousarray(column).view(np.uint8), crc)
+        crc = zlib.crc32(column.tobytes(), crc)
     return crc

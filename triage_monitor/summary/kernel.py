@@ -1,8 +1,8 @@
 """The fused kernel: one pass over the tokens of a shard, response by response, segment by segment.
 
 Shapes: gap_T tokens; state_T 0 masked, 1 token, 2 missing (empty when every position is a token); offset_R1 response
-borders; advantage_R, or advantage_T when it is not empty. Outputs are the arrays of a StepSummary plus per-response rows
-for the statistics that need the whole response; what those become is build.py's business.
+borders; advantage_R, or advantage_T when it is not empty. Outputs are the arrays of a StepSummary plus a row a response
+for the statistics that need it whole; what those become is build.py's business.
 
 A segment's valid finite tokens are copied into a buffer of the first-level cache; NaN, infinite, missing and masked
 positions are counted and left out, so they take part in no sum (estimands section 1). With one advantage a response,

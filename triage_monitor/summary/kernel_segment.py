@@ -15,6 +15,7 @@ float64 outside; signed sums, where cancellation would show, are float64 through
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ from triage_monitor.summary.jit import FINITE, REORDER, compiled
 Gaps = NDArray[np.float32] | NDArray[np.float64]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Real = float | np.floating[Any]
 
 LARGE = 0.5  # must stay below ln 2 and at or below every deep-tail threshold's size
 MAX_EXPONENT = 700.0  # exp saturates here, and the token is counted
@@ -48,7 +50,7 @@ def power_sums(x_T: Gaps, n: int) -> tuple[float, float]:
 
 
 @compiled(FINITE)
-def threshold_counts(x_T: Gaps, n: int, near: float, tau: float) -> tuple[float, float, float, float, float, float]:
+def threshold_counts(x_T: Gaps, n: int, near: float, tau: float) -> tuple[Real, Real, Real, Real, Real, Real]:
     """Tokens that are (negative, positive, near zero, tail below, tail above, large).
 
     Counted in the gap's own type, exact to 2**24, so that one vector register serves the comparison and the sum.
@@ -70,7 +72,7 @@ def threshold_counts(x_T: Gaps, n: int, near: float, tau: float) -> tuple[float,
 
 
 @compiled(FINITE)
-def extremes(x_T: Gaps, n: int) -> tuple[float, float]:
+def extremes(x_T: Gaps, n: int) -> tuple[Real, Real]:
     low = high = x_T[0]
     for i in range(n):
         d = x_T[i]
@@ -80,7 +82,7 @@ def extremes(x_T: Gaps, n: int) -> tuple[float, float]:
 
 
 @compiled(FINITE)
-def one_sided_sums(x_T: Gaps, n: int) -> tuple[float, float]:
+def one_sided_sums(x_T: Gaps, n: int) -> tuple[Real, Real]:
     """Sums of the negative and of the positive gaps."""
     below = above = zero = x_T.dtype.type(0)
     for i in range(n):
@@ -90,7 +92,7 @@ def one_sided_sums(x_T: Gaps, n: int) -> tuple[float, float]:
 
 
 @compiled(FINITE)
-def small_moments(x_T: Gaps, n: int) -> tuple[float, float, float, float]:
+def small_moments(x_T: Gaps, n: int) -> tuple[Real, Real, Real, Real]:
     """Over abs(gap) < LARGE: sums of k3(d), k3(-d), exp(abs d) - 1 - abs d, and (exp(d) - 1)**2."""
     kind = x_T.dtype.type
     zero, large = kind(0), kind(LARGE)
@@ -116,7 +118,7 @@ def gather_large(x_T: Gaps, n: int, large_L: Floats) -> int:
     found = 0
     for i in range(n):
         large_L[found] = x_T[i]
-        found += np.int64(abs(x_T[i]) >= LARGE)
+        found += int(abs(x_T[i]) >= LARGE)
     return found
 
 

@@ -26,7 +26,8 @@ _FIRST_RAW = (127 - OCTAVES_BELOW) * CELLS_PER_OCTAVE
 def _fold_map() -> NDArray[np.int64]:
     raw = np.arange(RAW_BINS, dtype=np.int64)
     cell = np.clip((raw & 0x7FFF) - _FIRST_RAW + 1, 0, CELLS)
-    return np.where(raw >= 0x8000, ZERO_BIN - cell, ZERO_BIN + cell)
+    folded: NDArray[np.int64] = np.where(raw >= 0x8000, ZERO_BIN - cell, ZERO_BIN + cell)
+    return folded
 
 
 def _bin_values() -> NDArray[np.float64]:
@@ -57,7 +58,8 @@ def bin_of(values: NDArray[np.float64]) -> NDArray[np.int64]:
     """Bin index of each finite value."""
     with np.errstate(over="ignore"):
         top = values.astype(np.float32).view(np.uint32) >> 16
-    return _FOLD[top]
+    bins: NDArray[np.int64] = _FOLD[top]
+    return bins
 
 
 def quantile(counts: NDArray[np.int64], q: float, low: float, high: float) -> float | None:

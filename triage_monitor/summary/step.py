@@ -215,9 +215,10 @@ def merge_all(summaries: Iterable[StepSummary], spec: SummarySpec = DEFAULT_SPEC
     Float sums depend on the order in their last bits: callers that must reproduce a stored value merge in sorted
     key order. Raises SpecMismatch when a summary was made under another spec.
     """
-    merged = StepSummary.empty(spec)
-    arrays = [array.copy() for array in merged._arrays()]
-    counters, totals, minima, maxima, *histograms = arrays
+    empty = StepSummary.empty(spec)
+    counters, totals = empty.counters.copy(), empty.totals.copy()
+    minima, maxima = empty.minima.copy(), empty.maxima.copy()
+    histograms = {name: histogram.copy() for name, histogram in empty.histograms.items()}
     for summary in summaries:
         if summary.spec.fingerprint != spec.fingerprint:
             raise SpecMismatch(
@@ -228,6 +229,6 @@ def merge_all(summaries: Iterable[StepSummary], spec: SummarySpec = DEFAULT_SPEC
         totals += summary.totals
         np.minimum(minima, summary.minima, out=minima)
         np.maximum(maxima, summary.maxima, out=maxima)
-        for mine, theirs in zip(histograms, summary.histograms.values(), strict=True):
-            mine += theirs
-    return StepSummary(spec, counters, totals, minima, maxima, dict(zip(merged.histograms, histograms, strict=True)))
+        for name, histogram in histograms.items():
+            histogram += summary.histograms[name]
+    return StepSummary(spec, counters, totals, minima, maxima, histograms)
