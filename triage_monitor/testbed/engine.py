@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from triage_monitor.summary.jit import REORDER, compiled
-from triage_monitor.trainer.nvfp4_cpu import rows as nvfp4_rows
+from triage_monitor.trainer.nvfp4_cpu import _fake_quantize as nvfp4_kernel
 
 Floats = npt.NDArray[np.float32]
 Tokens = npt.NDArray[np.int64]
@@ -141,9 +141,9 @@ def _attend(qkv: Floats, keys: Floats, values: Floats, position: int, out: Float
 
 @compiled(REORDER)
 def _exponentials(scores: Floats) -> np.float32:
-    """scores <- exp(scores - max), in place; their sum. Relative error about 1e-7, by range reduction to |f| <= ln 2 / 2.
+    """scores <- exp(scores - max), in place; their sum. Relative error about 1e-7.
 
-    A loop that the compiler can vectorise; math.exp is eight times slower here.
+    Range reduction to |f| <= ln 2 / 2 and a series: a loop that the compiler can vectorise, unlike math.exp.
     """
     largest, total = scores.max(), np.float32(0.0)
     powers = np.empty(scores.size, np.int32)
@@ -194,4 +194,5 @@ def _round(x: Floats, rounding: int, out: Floats) -> None:
                 tie = (bits[row, i] >> np.int32(16)) & np.int32(1)
                 rounded[row, i] = (bits[row, i] + np.int32(0x7FFF) + tie) & np.int32(-0x10000)
     else:
-        nvfp4_rows(bits, rounded, np.float32(0.0), rounding == NVFP4_PER_ROW, np.float32(0.0))
+        by_row = rounding == NVFP4_PER_ROW
+        nvfp4_kernel(bits, rounded, np.float32(0.0), by_row, False, np.float32(0.0), 16)

@@ -19,6 +19,7 @@ from triage_monitor.errors import ConfigError
 from triage_monitor.testbed import engine
 from triage_monitor.testbed.model import Shape, Weights
 from triage_monitor.testbed.precision import Precision
+from triage_monitor.trainer.nvfp4 import QuantOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,31 +36,34 @@ class Rollout:
 class Sampler:
     """Decodes `repeats` responses to each of `prompts` prompts; holds the preallocated caches."""
 
-    def __init__(self, shape: Shape, precision: Precision, prompts: int, repeats: int) -> None:
+    def __init__(self, shape: Shape, prompts: int, repeats: int) -> None:
         if prompts % 2 or shape.width % 4 or shape.hidden % 4:
             raise ConfigError("the decode loop needs an even number of prompts and widths that are multiples of 4")
-        self._precision = precision
-        self._rounding = _rounding(precision)
         self._repeats = repeats
         self._prefix = _allocate(shape, prompts)
         self._cache = _allocate(shape, prompts * repeats)
 
     @torch.no_grad()
     def sample(
-        self, weights: Weights, prompts: Tensor, length: int, end_token: int | None, generator: torch.Generator
+        self,
+        weights: Weights,
+        precision: Precision,
+        prompts: Tensor,
+        length: int,
+        end_token: int | None,
+        generator: torch.Generator,
     ) -> Rollout:
-        """Responses of at most `length` tokens to prompts [N, P] int64; B = N * repeats rows, a group's side by side."""
-        packed = pack(weights, self._precision)
-        first_logits = torch.from_numpy(engine.prefill(packed, self._prefix, prompts.numpy(), self._rounding))
+        """Responses of at most `length` tokens to prompts [N, P] int64; B = N * repeats rows, groups side by side."""
+        packed, rounding = pack(weights, precision), _rounding(precision)
+        first_logits = torch.from_numpy(engine.prefill(packed, self._prefix, prompts.numpy(), rounding))
         for shared, own in zip(self._prefix, self._cache, strict=True):
             own[..., : prompts.shape[1]] = np.repeat(shared[..., : prompts.shape[1]], self._repeats, axis=1)
         first_logits = first_logits.repeat_interleave(self._repeats, 0)
         noise = torch.empty(length, *first_logits.shape).exponential_(generator=generator).log_().neg_()
         logits, tokens = torch.empty_like(noise), torch.empty(noise.shape[:2], dtype=torch.int64)
         logits[0] = first_logits
-        engine.generate(
-            packed, self._cache, prompts.shape[1], self._rounding, noise.numpy(), tokens.numpy(), logits.numpy()
-        )
+        first = prompts.shape[1]
+        engine.generate(packed, self._cache, first, rounding, noise.numpy(), tokens.numpy(), logits.numpy())
         logprobs = functional.log_softmax(logits, -1).gather(2, tokens[:, :, None]).squeeze(2).t().contiguous()
         responses = tokens.t().contiguous()
         mask = _until_end(responses, end_token)
@@ -107,7 +111,7 @@ def _rounding(precision: Precision) -> int:
         return engine.BFLOAT16
     if options is None:
         return engine.EXACT
-    if options.four_over_six or options.stochastic_rounding or options.static_amax or options.scale_floor != "subnormal":
+    if options != QuantOptions(row_scaled_activation=options.row_scaled_activation):
         raise ConfigError(f"the decode loop rounds activations per tensor or per row only, not by {options}")
     return engine.NVFP4_PER_ROW if options.row_scaled_activation else engine.NVFP4_PER_TENSOR
 

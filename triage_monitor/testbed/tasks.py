@@ -2,9 +2,9 @@
 
 `runsum`  n digits in, their running sums modulo 10 out, then an end token; reward 1 when length and last sum are right,
           else 0. Little entropy (there is one right answer), chance reward 0.1, responses end when they choose to.
-`awalk`   a walk on a fixed random automaton: the prompt forbids some states and names the start; the response is pairs
-          (MOVE, resulting STATE). Several moves are good at every fork (entropy about 0.7 nats a token), the state after
-          a move is determined; reward = pairs before the first violation / pairs. Responses all have full length.
+`awalk`   a walk on a fixed random automaton: the prompt forbids some states and names the start; the response is
+          pairs (MOVE, resulting STATE). Several moves are good at every fork (entropy about 0.7 nats a token), the
+          state after a move is determined; reward = pairs before the first violation / pairs. All have full length.
 
 A response longer than its reward needs does not occur: both tasks fix the number of response positions.
 Tokens are int64; prompts of one task all have the same length, so nothing is padded on the left.
@@ -138,7 +138,8 @@ class AutomatonWalk:
         move, state = responses[:, 0::2] - self.states, responses[:, 1::2]
         before = torch.cat([prompts[:, self.forbidden : self.forbidden + 1], state[:, :-1]], 1)
         typed = (move >= 0) & (move < self.moves) & (state < self.states) & (before < self.states)
-        move, state, before = move.clamp(0, self.moves - 1), state.clamp(max=self.states - 1), before.clamp(max=self.states - 1)
+        move = move.clamp(0, self.moves - 1)
+        state, before = state.clamp(max=self.states - 1), before.clamp(max=self.states - 1)
         allowed = ~self._forbidden_states(prompts).gather(1, state)
         return typed & (self.table[before, move] == state) & allowed
 
