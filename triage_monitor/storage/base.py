@@ -52,6 +52,10 @@ class Store(Protocol):
         """Rows of one run, filtered by attempt and step bounds (inclusive); of those the last `newest`."""
         ...
 
+    def count(self, kind: type[Record], run: str, *, attempt: int | None = None, last_step: int | None = None) -> int:
+        """How many rows there are, unread: damaged ones are in it."""
+        ...
+
     def get(self, kind: type[R], *key: object) -> R | None:
         """One row by its whole key; None when absent or corrupt."""
         ...
@@ -110,3 +114,9 @@ def effective_updates(
             newest=wanted,
         )
     return kept
+
+
+def effective_count(store: Store, run: str) -> int:
+    """How many updates no newer attempt has replaced."""
+    spans = step_limits(store.first_steps(run))
+    return sum(store.count(UpdateRow, run, attempt=attempt, last_step=limit) for attempt, limit in spans)

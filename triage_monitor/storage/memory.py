@@ -94,6 +94,9 @@ class MemoryStore:
         found.sort(key=lambda row: tuple(getattr(row, name) for name in kind.order()))
         return found if newest is None else found[len(found) - min(newest, len(found)) :]
 
+    def count(self, kind: type[Record], run: str, *, attempt: int | None = None, last_step: int | None = None) -> int:
+        return len(self.rows(kind, run, attempt=attempt, last_step=last_step))
+
     def get(self, kind: type[R], *key: object) -> R | None:
         with self._lock:
             row = self._tables[kind].get(key)

@@ -144,14 +144,17 @@ class SqliteStore:
         last_step: int | None = None,
         newest: int | None = None,
     ) -> list[R]:
-        bounds = {"run =": run, "attempt =": attempt, "step >=": first_step, "step <=": last_step}
-        given = {condition: value for condition, value in bounds.items() if value is not None}
-        where = " AND ".join(f"{condition} ?" for condition in given)
+        where, values = _conditions(run, attempt, first_step, last_step)
         order = ", ".join(f"{name} DESC" for name in kind.order())
         sql = f"SELECT * FROM {kind.TABLE} WHERE {where} ORDER BY {order} LIMIT ?"
         with self._reading() as db:
-            stored = db.execute(sql, (*given.values(), -1 if newest is None else newest)).fetchall()
+            stored = db.execute(sql, (*values, -1 if newest is None else newest)).fetchall()
         return [row for row in (self._decoded(kind, cells) for cells in reversed(stored)) if row is not None]
+
+    def count(self, kind: type[Record], run: str, *, attempt: int | None = None, last_step: int | None = None) -> int:
+        where, values = _conditions(run, attempt, None, last_step)
+        with self._reading() as db:
+            return int(db.execute(f"SELECT count(*) FROM {kind.TABLE} WHERE {where}", values).fetchone()[0])
 
     def get(self, kind: type[R], *key: object) -> R | None:
         with self._reading() as db:
@@ -216,6 +219,14 @@ class SqliteStore:
             with self._corrupt_lock:
                 self.corrupt_rows += 1
             return None
+
+
+def _conditions(
+    run: str, attempt: int | None, first_step: int | None, last_step: int | None
+) -> tuple[str, tuple[object, ...]]:
+    bounds = {"run =": run, "attempt =": attempt, "step >=": first_step, "step <=": last_step}
+    given = {condition: value for condition, value in bounds.items() if value is not None}
+    return " AND ".join(f"{condition} ?" for condition in given), tuple(given.values())
 
 
 def _top(db: sqlite3.Connection, kind: type[Record], run: str) -> int:

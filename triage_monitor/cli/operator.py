@@ -1,0 +1,131 @@
+"""The operator's commands against a running server: `runs`, `params`, `doctor`.
+
+triage-monitor runs
+triage-monitor params qwen-nvfp4 --set gate.enabled=true --set gate.w_min=0.4
+triage-monitor doctor
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from triage_monitor.errors import ConfigError, InputError, TriageError
+
+if TYPE_CHECKING:
+    import httpx
+
+Server = Annotated[str, typer.Option("--url", envvar="TRIAGE_URL", help="The server's address.")]
+DEFAULT_URL = "http://127.0.0.1:8750"
+TIMEOUT_SECONDS = 10.0
+
+
+def register(app: typer.Typer) -> None:
+    @app.command(epilog="Example: triage-monitor runs --url http://127.0.0.1:8750")
+    def runs(url: Server = DEFAULT_URL, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+        """List the runs of a server."""
+        found = _call("GET", url, "/v1/runs").json()
+        if as_json:
+            print(json.dumps(found))
+            return
+        print(f"{'run':<32} {'stage':<15} {'attempt':>7} {'step':>9} {'params':>6}  held by")
+        for run in found["runs"]:
+            step = "-" if run["last_step"] is None else run["last_step"]
+            held = run["held_by"] or "-"
+            print(
+                f"{run['run']:<32} {run['stage']:<15} {run['attempt']:>7} {step:>9} {run['params_version']:>6}  {held}"
+            )
+
+    @app.command(epilog="Example: triage-monitor params my-run --set gate.enabled=true --set gate.w_min=0.4")
+    def params(
+        run: Annotated[str, typer.Argument(help="The run's name.")],
+        changes: Annotated[list[str] | None, typer.Option("--set", help="dotted.name=value, any number.")] = None,
+        reason: Annotated[str, typer.Option(help="Why; goes into the audit trail.")] = "",
+        release: Annotated[bool, typer.Option("--release", help="Let the policy act again.")] = False,
+        url: Server = DEFAULT_URL,
+    ) -> None:
+        """Show a run's parameter set as JSON, or change it by hand; the policy then holds still until --release."""
+        if changes:
+            print(json.dumps(_set(url, run, changes, reason), indent=2))
+        elif not release:
+            print(json.dumps(_call("GET", url, f"/v1/runs/{run}/params").json(), indent=2))
+        if release:
+            body = {"kind": "release", **({"reason": reason} if reason else {})}
+            print(json.dumps(_call("POST", url, f"/v1/runs/{run}/actions", body, _fresh_key()).json(), indent=2))
+
+    @app.command(epilog="Example: triage-monitor doctor --url http://127.0.0.1:8750")
+    def doctor(url: Server = DEFAULT_URL) -> None:
+        """Check a server and its runs; exit 1 when something needs a person."""
+        from triage_monitor.cli.checkup import check_up
+
+        problems = check_up(lambda path: _call("GET", url, path, accept_errors=True), print)
+        if problems:
+            raise typer.Exit(1)
+
+
+def _set(url: str, run: str, changes: list[str], reason: str) -> dict[str, Any]:
+    """Reads the set, changes it, and puts it back only if nobody else did in the meantime."""
+    from triage_monitor.parameters import TriageParams
+
+    present = _call("GET", url, f"/v1/runs/{run}/params")
+    wanted = dict(_assignment(text) for text in changes)
+    after = TriageParams.from_dict(present.json()).with_changes(wanted).to_dict()
+    after["reason"] = reason or "set by hand: " + ", ".join(changes)
+    headers = {"If-Match": present.headers["ETag"]}
+    answer: dict[str, Any] = _call("PUT", url, f"/v1/runs/{run}/params", after, headers).json()
+    return answer
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise InputError("assignment", f"'{text}' is not of the form name=value", column="--set")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _fresh_key() -> dict[str, str]:
+    from uuid import uuid4
+
+    return {"Idempotency-Key": uuid4().hex}
+
+
+def _call(
+    method: str,
+    url: str,
+    path: str,
+    body: dict[str, Any] | None = None,
+    headers: dict[str, str] | None = None,
+    *,
+    accept_errors: bool = False,
+) -> httpx.Response:
+    """One call; InputError for what the server refuses, TriageError when it does not answer."""
+    import httpx
+
+    try:
+        answer = httpx.request(
+            method, url.rstrip("/") + path, json=body, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False
+        )
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"--url {url}: {error}") from error
+    except httpx.HTTPError as error:
+        raise TriageError(
+            f"no answer from {url}: {error or type(error).__name__}; is `triage-monitor serve` running?"
+        ) from error
+    if answer.is_error and not accept_errors:
+        kind = InputError if answer.status_code < 500 else None
+        detail = _detail(answer)
+        raise kind("refused", detail) if kind is not None else TriageError(detail)
+    return answer
+
+
+def _detail(answer: httpx.Response) -> str:
+    try:
+        document = answer.json()
+        return str(document["detail"])
+    except (ValueError, KeyError, TypeError):
+        return f"the server answered {answer.status_code}"

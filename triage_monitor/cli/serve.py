@@ -1,0 +1,34 @@
+"""`triage-monitor serve`: runs the sidecar."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    @app.command(
+        epilog="Example: triage-monitor serve --data-dir ./triage-data    (then point a trainer's Monitor at it)"
+    )
+    def serve(
+        config: Annotated[Path | None, typer.Option(help="TOML file; deploy/triage-monitor.toml shows it all.")] = None,
+        host: Annotated[str | None, typer.Option(help="Address to listen on [127.0.0.1].")] = None,
+        port: Annotated[int | None, typer.Option(help="Port, 0 for a free one [8750].")] = None,
+        data_dir: Annotated[Path | None, typer.Option(help="Where everything is kept [./triage-data].")] = None,
+    ) -> None:
+        """Run the sidecar. Prints one line with its address once it answers; ends on Ctrl-C or SIGTERM."""
+        import os
+
+        from triage_monitor.config import Settings
+        from triage_monitor.service.server import serve as serve_until_told
+
+        given = {
+            "server.host": host,
+            "server.port": port,
+            "store.data_dir": None if data_dir is None else str(data_dir),
+        }
+        overrides = {name: value for name, value in given.items() if value is not None}
+        settings = Settings.load(config, os.environ, overrides)
+        serve_until_told(settings, lambda address: print(f"triage-monitor answers at {address}", flush=True))

@@ -1,0 +1,210 @@
+"""Settings of the sidecar: one TOML file, the environment over it, the command line over both.
+
+    [ingest]
+    grace_seconds = 30     # or TRIAGE_INGEST__GRACE_SECONDS=30, or Settings.load(..., {"ingest.grace_seconds": 30})
+
+Environment names are TRIAGE_ and the dotted name in capitals with `__` for each dot; variables without `__` are none
+of ours. Values are read as TOML, else as text. An unknown key, a wrong type or a value out of range raises ConfigError
+naming the dotted key; nothing is corrected. The judge and the summary declare their own settings; this module
+assembles them. `deploy/triage-monitor.toml` shows every section.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from triage_monitor.errors import ConfigError
+from triage_monitor.judge.run import JudgeSettings
+from triage_monitor.judge.settings_table import read_table
+from triage_monitor.summary.spec import DEFAULT_SPEC, SummarySpec
+
+ENV_PREFIX = "TRIAGE_"
+STORE_KINDS = ("sqlite", "memory")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Where it listens. There is no authentication: another host than loopback needs `allow_remote`."""
+
+    host: str = "127.0.0.1"
+    port: int = 8750
+    allow_remote: bool = False
+    drain_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        _within("port", self.port, 0, 65_535)
+        _within("drain_seconds", self.drain_seconds, 0, 3600)
+        if not self.allow_remote and not is_loopback(self.host):
+            raise ConfigError(
+                f"host '{self.host}' is reachable from other machines and there is no authentication;"
+                " set allow_remote = true to listen there all the same"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """`retain_raw` also keeps every update's tokens as Parquet under `data_dir`/recordings, for `analyze`."""
+
+    kind: str = "sqlite"
+    data_dir: str = "triage-data"
+    retain_raw: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind not in STORE_KINDS:
+            raise ConfigError(f"kind {self.kind!r} is not one of {list(STORE_KINDS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class IngestSettings:
+    """Bounds of what is taken in. Beyond `max_inflight_bytes` or `max_waiting` requests are answered 503.
+
+    An update whose shards are not all in `grace_seconds` after its first one is closed as partial.
+    """
+
+    max_body_bytes: int = 128 << 20
+    max_tokens: int = 1 << 25
+    max_inflight_bytes: int = 512 << 20
+    max_waiting: int = 64
+    max_shards: int = 4096
+    workers: int = 2
+    stall_seconds: float = 15.0
+    body_seconds: float = 120.0
+    grace_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_body_bytes", "max_tokens", "max_inflight_bytes", "max_waiting", "max_shards", "workers"):
+            _within(name, getattr(self, name), 1, 1 << 50)
+        for name in ("stall_seconds", "body_seconds", "grace_seconds"):
+            _within(name, getattr(self, name), 0.001, 1e7)
+        if self.max_inflight_bytes < self.max_body_bytes:
+            raise ConfigError("max_inflight_bytes must be at least max_body_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """A run silent for `retire_after_seconds` leaves `/metrics`; it comes back with its next update."""
+
+    max_runs: int = 500
+    retire_after_seconds: float = 86_400.0
+
+    def __post_init__(self) -> None:
+        _within("max_runs", self.max_runs, 1, 1_000_000)
+        _within("retire_after_seconds", self.retire_after_seconds, 0.001, 1e10)
+
+
+@dataclass(frozen=True, slots=True)
+class HookSettings:
+    """Alert name -> the action it triggers: a kind, or a table with `kind` and its arguments."""
+
+    actions: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, action in self.actions.items():
+            if not isinstance(action if isinstance(action, str) else _kind_of(action), str):
+                raise ConfigError(f"actions.{name} must be an action's kind or a table with 'kind'")
+
+    def action(self, alert: str) -> dict[str, Any] | None:
+        """The body of the action that an alert asks for; None when it is not mapped."""
+        found = self.actions.get(alert)
+        if found is None:
+            return None
+        return {"kind": found} if isinstance(found, str) else dict(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything `serve` needs to know."""
+
+    server: ServerSettings = field(default_factory=ServerSettings)
+    store: StoreSettings = field(default_factory=StoreSettings)
+    ingest: IngestSettings = field(default_factory=IngestSettings)
+    runs: RunSettings = field(default_factory=RunSettings)
+    hooks: HookSettings = field(default_factory=HookSettings)
+    summary: SummarySpec = DEFAULT_SPEC
+    judge: JudgeSettings = field(default_factory=JudgeSettings)
+
+    @classmethod
+    def load(
+        cls,
+        path: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        overrides: Mapping[str, object] | None = None,
+    ) -> Settings:
+        """File, then environment, then overrides by dotted name. Raises ConfigError."""
+        data = {} if path is None else _read_file(path)
+        for dotted, value in {**_from_env(env or {}), **(overrides or {})}.items():
+            _put(data, dotted, value)
+        return cls.from_dict(data)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Settings:
+        sections = {item.name for item in fields(cls)}
+        for name, section in data.items():
+            if name not in sections:
+                raise ConfigError(f"there is no setting '{name}'; sections are {', '.join(sorted(sections))}")
+            if not isinstance(section, Mapping):
+                raise ConfigError(f"{name}: expected a table, got {type(section).__name__}")
+        return cls(
+            server=read_table(ServerSettings, data.get("server", {}), "server"),
+            store=read_table(StoreSettings, data.get("store", {}), "store"),
+            ingest=read_table(IngestSettings, data.get("ingest", {}), "ingest"),
+            runs=read_table(RunSettings, data.get("runs", {}), "runs"),
+            hooks=read_table(HookSettings, data.get("hooks", {}), "hooks"),
+            summary=read_table(SummarySpec, data.get("summary", {}), "summary"),
+            judge=JudgeSettings.from_dict(data.get("judge", {})),
+        )
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _within(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ConfigError(f"{name} must be in [{low:g}, {high:g}], not {value}")
+
+
+def _kind_of(action: object) -> object:
+    return action.get("kind") if isinstance(action, Mapping) else None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no valid TOML: {error}") from error
+
+
+def _from_env(env: Mapping[str, str]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, text in env.items():
+        if name.startswith(ENV_PREFIX) and "__" in name:
+            found[name.removeprefix(ENV_PREFIX).replace("__", ".").lower()] = _parsed(text)
+    return found
+
+
+def _parsed(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _put(data: dict[str, Any], dotted: str, value: object) -> None:
+    *groups, leaf = dotted.split(".")
+    home: Any = data
+    for group in groups:
+        home = home.setdefault(group, {})
+        if not isinstance(home, dict):
+            raise ConfigError(f"'{dotted}' names a setting inside '{group}', which is not a table")
+    home[leaf] = value

@@ -1,0 +1,110 @@
+"""The application: everything is built here and passed on; nothing is global, so two fit in one interpreter.
+
+    settings, store, clock, registry -> Sidecar -> routes
+
+`create_app` starts nothing; the application's lifespan does. The store belongs to the caller, who closes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.concurrency import run_in_threadpool
+
+from triage_monitor import __version__
+from triage_monitor.config import Settings
+from triage_monitor.service import control_routes, exposition, hooks, ingest, problems, query
+from triage_monitor.service.clock import Clock
+from triage_monitor.service.control import Desk
+from triage_monitor.service.page import SECURITY_HEADERS, page
+from triage_monitor.service.retention import Retention
+from triage_monitor.service.sidecar import Sidecar
+from triage_monitor.storage.base import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """The ASGI application and what its server and its tests need to hold."""
+
+    asgi: FastAPI
+    sidecar: Sidecar
+    ingest: ingest.Ingest
+    registry: CollectorRegistry
+
+
+def build(
+    settings: Settings, store: Store, *, clock: Clock | None = None, registry: CollectorRegistry | None = None
+) -> Application:
+    """Puts the parts together; the registry defaults to a fresh one."""
+    sidecar = Sidecar(settings, store, clock or Clock())
+    retention = Retention(Path(settings.store.data_dir) / "recordings") if settings.store.retain_raw else None
+    intake = ingest.Ingest(sidecar, retention)
+    registry = registry or CollectorRegistry()
+    exposition.register(registry, sidecar, intake.budget)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await asyncio.to_thread(intake.warm_up)
+        await sidecar.start()
+        try:
+            yield
+        finally:
+            await sidecar.stop()
+            intake.close()
+
+    app = FastAPI(title="triage-monitor", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
+    problems.install(app)
+    desk = Desk(sidecar)
+    app.include_router(ingest.routes(intake, sidecar))
+    app.include_router(control_routes.routes(sidecar, desk))
+    app.include_router(query.routes(sidecar))
+    app.include_router(hooks.routes(desk, settings.hooks))
+    _service_routes(app, sidecar, registry)
+    return Application(app, sidecar, intake, registry)
+
+
+def create_app(
+    settings: Settings, store: Store, *, clock: Clock | None = None, registry: CollectorRegistry | None = None
+) -> FastAPI:
+    """The ASGI application alone, for any server."""
+    return build(settings, store, clock=clock, registry=registry).asgi
+
+
+def _service_routes(app: FastAPI, sidecar: Sidecar, registry: CollectorRegistry) -> None:
+    @app.get("/metrics", tags=["service"])
+    async def metrics(request: Request) -> Response:
+        """Prometheus exposition."""
+        encode, media_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(await run_in_threadpool(encode, registry), media_type=media_type)
+
+    @app.get("/healthz", tags=["service"])
+    async def healthz() -> JSONResponse:
+        """Alive: the event loop answers."""
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/readyz", tags=["service"])
+    async def readyz() -> JSONResponse:
+        """Ready: runs are loaded, nothing is being shut down, and the store took the last write."""
+        failed = sidecar.last_write_failed
+        ready = sidecar.ready and failed is None
+        body = {
+            "status": "ready" if ready else "not_ready",
+            "store": "ok" if failed is None else failed,
+            "durable": sidecar.store.durable,
+            "corrupt_rows": sidecar.store.corrupt_rows,
+        }
+        return JSONResponse(body, 200 if ready else 503)
+
+    @app.get("/", response_class=HTMLResponse, tags=["service"])
+    async def index() -> HTMLResponse:
+        """What this is and where to look."""
+        shown = [live.snapshot for live in sidecar.runs.values() if not sidecar.is_retired(live)]
+        return HTMLResponse(page(shown, __version__), headers=SECURITY_HEADERS)

@@ -1,0 +1,45 @@
+"""Attempts: each start or resume of a trainer is one, and its updates replace older ones from its first step on.
+
+The same launch id always gets the same number. A new attempt of a stopped run sets `control` back to run: `stop` ends
+an attempt for good, and whoever starts the next one means it.
+"""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from triage_monitor.service.sidecar import Sidecar
+from triage_monitor.storage.records import AttemptRow, ParamsRow, Record
+
+
+async def begin(sidecar: Sidecar, run: str, from_step: int, launch_id: str | None) -> tuple[AttemptRow, bool]:
+    """The attempt of this launch, and whether it was made now."""
+    return await sidecar.spawn(_begin(sidecar, run, from_step, launch_id or f"anonymous-{uuid4().hex}"))
+
+
+async def _begin(sidecar: Sidecar, run: str, from_step: int, launch_id: str) -> tuple[AttemptRow, bool]:
+    live = await sidecar.ensure(run)
+    async with live.lock:
+        for row in live.attempts.values():
+            if row.digest == launch_id:
+                return row, False
+        now = sidecar.now()
+        row = AttemptRow(run, live.attempt + 1, from_step, launch_id, now)
+        records: list[Record] = [row]
+        params = None
+        if live.params.control == "stop":
+            reason = f"attempt {row.attempt} was started after a stop"
+            freed = live.params.with_changes({"control": "run"}).issued(
+                version=live.version + 1, step=from_step, reason=reason
+            )
+            params = ParamsRow(run, freed.version, now, "trainer", reason, freed.to_dict(), {"kind": "attempt"})
+            records.append(params)
+        await sidecar.write(*records)
+        live.attempts[row.attempt] = row
+        live.attempt = row.attempt
+        live.last_seen = now
+        if params is not None:
+            sidecar.issue(live, params)
+            sidecar.tell_params(live, params)
+        live.snapshot = live.take_snapshot()
+        return row, True

@@ -1,0 +1,169 @@
+"""Closing an update: merge its shards, judge it, and write down in one batch everything that follows from it.
+
+    shards in order -> merged summary -> RunMonitor.accept -> update, window, stage, transition, parameter change
+
+The batch holds all of them or none, so a parameter set never exists without the update that caused it. Group ids that
+occur in more than one shard make the response the sampling unit (estimands section 6): the merged summary says so.
+`judge_update` is blocking and changes the run's judge; if the batch cannot be written, the run is loaded again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from triage_monitor.judge.indicators import update_report
+from triage_monitor.judge.policy import ParameterChange
+from triage_monitor.judge.run import Judgement, RunMonitor
+from triage_monitor.judge.stages import Transition
+from triage_monitor.parameters import TriageParams
+from triage_monitor.service.live import LiveRun, OpenUpdate, Piece
+from triage_monitor.storage.records import (
+    ActionRow,
+    ParamsRow,
+    Record,
+    SummaryRow,
+    TransitionRow,
+    UpdateRow,
+)
+from triage_monitor.summary.codec import encode
+from triage_monitor.summary.step import COUNT_INDEX, StepSummary, merge_all
+
+POLICY = "policy"
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """What one closing writes, and what it leaves for the run to know once that is durable."""
+
+    row: UpdateRow
+    records: tuple[Record, ...]
+    transition: TransitionRow | None
+    params: ParamsRow | None
+    action: ActionRow | None
+    first_time: bool
+
+
+def judge_update(live: LiveRun, update: OpenUpdate, now: float) -> Closing:
+    """Merges and judges; returns the batch. Counters and the judge of `live` are already those after it."""
+    merged = merged_summary(update, live)
+    before = live.closed(update.place) if update.revision else None
+    if update.attempt > live.judged_attempt:
+        _rewind(live, update)
+    judgement = live.monitor.accept(update.step, update.attempt, merged)
+    window = _window(live, update, merged, judgement, before)
+    row = UpdateRow(
+        live.name,
+        update.attempt,
+        update.step,
+        update.revision,
+        "partial" if update.missing_shards else "complete",
+        update.shards,
+        update.missing_shards,
+        now,
+        judgement.stage.value,
+        {
+            "update": judgement.update,
+            "window": window,
+            "why": judgement.why,
+            "judged": judgement.judged,
+            "notices": [notice.to_dict() for notice in judgement.notices],
+        },
+    )
+    _count(live, row, before)
+    transition = None if judgement.transition is None else transition_row(live, judgement.transition, now)
+    params = None if judgement.change is None else policy_params(live, judgement.change, update.step, now)
+    action = None if judgement.change is None or params is None else policy_action(live, judgement.change, params)
+    follow = [item for item in (transition, params, action) if item is not None]
+    summary = SummaryRow(live.name, update.attempt, update.step, encode(merged))
+    return Closing(row, (row, summary, *follow, live.state_row()), transition, params, action, before is None)
+
+
+def merged_summary(update: OpenUpdate, live: LiveRun) -> StepSummary:
+    pieces = [update.pieces[shard] for shard in sorted(update.pieces)]
+    merged = merge_all([piece.summary for piece in pieces], live.spec)
+    if len(pieces) < 2 or not _groups_overlap(pieces):
+        return merged
+    counters = merged.counters.copy()
+    counters[COUNT_INDEX["group_split"]] += 1
+    return replace(merged, counters=counters)
+
+
+def _groups_overlap(pieces: list[Piece]) -> bool:
+    """True when a group is, or may be, in two shards: encoded summaries with groups do not say which."""
+    if any(piece.groups is None and piece.summary.count("groups") > 0 for piece in pieces):
+        return True
+    known = [np.frombuffer(piece.groups, dtype="<i8") for piece in pieces if piece.groups]
+    every = np.concatenate(known) if known else np.empty(0, dtype=np.int64)
+    return len(np.unique(every)) < len(every)
+
+
+def _rewind(live: LiveRun, update: OpenUpdate) -> None:
+    """A new attempt: the window becomes what was effective before its first step, older attempts included."""
+    live.monitor = RunMonitor.restore(
+        live.settings, live.spec, live.monitor.state(), live.recent(last_step=update.step - 1)
+    )
+    live.judged_attempt = update.attempt
+
+
+def _window(
+    live: LiveRun, update: OpenUpdate, merged: StepSummary, judgement: Judgement, before: UpdateRow | None
+) -> dict[str, Any]:
+    """The window that ends at this update: the judged one, or for a late update the same merge at its own place."""
+    if (judgement.window["step"], judgement.window["attempt"]) == (update.step, update.attempt):
+        return judgement.window
+    others = [item for item in live.recent(last_step=update.step) if item[:2] != (update.step, update.attempt)]
+    others = [item for item in others if item[0] < update.step][-(live.settings.window_updates - 1) :]
+    window = update_report(merge_all([*(item[2] for item in others), merged], live.spec))
+    first = others[0][0] if others else update.step
+    stage = before.stage if before is not None else judgement.stage.value
+    place = {"step": update.step, "attempt": update.attempt, "first_step": first, "updates": len(others) + 1}
+    return {**window, **place, "stage": stage}
+
+
+def _count(live: LiveRun, row: UpdateRow, before: UpdateRow | None) -> None:
+    """Counters describe the updates as they stand: a revision takes back what its older self had added."""
+    for known, sign in ((before, -1), (row, 1)):
+        if known is None:
+            continue
+        live.counters["updates"] += sign
+        live.counters["partial_updates"] += sign * (known.status == "partial")
+        live.counters["missing_shards"] += sign * known.missing_shards
+        live.counters["empty_updates"] += sign * (known.report["update"]["counts"]["valid_tokens"] == 0)
+    live.counters["revisions"] += row.revision > 0
+
+
+def transition_row(live: LiveRun, found: Transition, now: float) -> TransitionRow:
+    before, after = found.from_stage.value, found.to_stage.value
+    return TransitionRow(
+        live.name, live.transitions + 1, found.attempt, found.step, now, before, after, found.to_dict()
+    )
+
+
+def policy_params(live: LiveRun, change: ParameterChange, step: int, now: float) -> ParamsRow:
+    params = change.params.issued(version=live.version + 1, step=step, reason=change.reason)
+    evidence = {"kind": change.kind, "evidence": change.evidence}
+    return ParamsRow(live.name, params.version, now, POLICY, change.reason, params.to_dict(), evidence)
+
+
+def policy_action(live: LiveRun, change: ParameterChange, params: ParamsRow) -> ActionRow:
+    """The audit entry of a change that the policy made by itself."""
+    live.actions[f"{change.kind}/applied"] += 1
+    return ActionRow(
+        live.name,
+        f"{POLICY}-{params.version}",
+        live.action_count + 1,
+        "",
+        params.at,
+        POLICY,
+        change.kind,
+        "applied",
+        {"kind": change.kind, "reason": change.reason},
+        {"params_version": params.version, "params": params.params},
+    )
+
+
+def issued(row: ParamsRow) -> TriageParams:
+    return TriageParams.from_dict(row.params)

@@ -1,0 +1,252 @@
+"""The desk where parameters change: operator overrides, actions, alerts, acknowledgements.
+
+Everything that changes a run is one batch under its lock: the new parameter set, the audit entry, the judge's note of
+who holds the parameters. After a change by anyone but the policy the policy keeps its hands off until `release`; what
+the trainer runs on is never changed by a restart or by a second request under the same idempotency key.
+
+Beside the actions of `judge.actions` there are those about the watching itself:
+
+    freeze, release   the policy may not, or may again, change parameters
+    clear             ends a latched terminal stage
+    rebaseline        learns the run's baseline anew
+    retire            takes the run off `/metrics` until its next update
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from triage_monitor.errors import ConflictError, InputError
+from triage_monitor.judge.actions import Action, ActionKind, apply, describe
+from triage_monitor.parameters import TriageParams, changed
+from triage_monitor.service.closing import transition_row
+from triage_monitor.service.live import LiveRun
+from triage_monitor.service.problems import Problem
+from triage_monitor.service.sidecar import Sidecar
+from triage_monitor.storage.records import AckRow, ActionRow, ParamsRow, Record, TransitionRow
+
+WATCH_KINDS = ("freeze", "release", "clear", "rebaseline", "retire")
+KINDS = (*(kind.value for kind in ActionKind), *WATCH_KINDS)
+OVERRIDE = "override"
+MAX_REASON = 500
+SERVER_FIELDS = ("version", "issued_at_step", "reason", "epoch")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a request comes to: a new set or none, and the sentence for the trail."""
+
+    kind: str
+    outcome: str
+    reason: str
+    params: TriageParams | None = None
+
+
+class Desk:
+    """All changes that people and alerts make."""
+
+    def __init__(self, sidecar: Sidecar) -> None:
+        self._sidecar = sidecar
+
+    async def act(self, run: str, key: str, request: Mapping[str, Any], actor: str) -> tuple[ActionRow, bool]:
+        """Carries out an action once per key. Returns its audit entry and whether it was a repeat.
+
+        Raises InputError (recorded as refused), ConflictError for the key of another request, Problem 404.
+        """
+        return await self._sidecar.spawn(self._act(run, key, dict(request), actor))
+
+    async def override(
+        self, run: str, changes: Mapping[str, Any], if_match: int | None, actor: str
+    ) -> tuple[LiveRun, ActionRow]:
+        """Sets parameters by hand; `if_match` is the version that the sender saw. Problem 412 when it moved on."""
+        return await self._sidecar.spawn(self._override(run, dict(changes), if_match, actor))
+
+    async def acknowledge(self, run: str, version: int, step: int, refused: str | None) -> None:
+        """A trainer's word about a version; InputError for one that was never issued."""
+        await self._sidecar.spawn(self._acknowledge(run, version, step, refused))
+
+    async def _act(self, run: str, key: str, request: dict[str, Any], actor: str) -> tuple[ActionRow, bool]:
+        live = await self._sidecar.find(run)
+        digest = sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+        async with live.lock:
+            known = await asyncio.to_thread(self._sidecar.store.get, ActionRow, run, key)
+            if known is not None:
+                if known.digest != digest:
+                    raise ConflictError(f"the idempotency key '{key}' was used before for another request")
+                return known, True
+            try:
+                decision = _decide(live, request)
+            except InputError as error:
+                row = self._entry(live, key, digest, request, actor, Decision(_kind(request), "refused", str(error)))
+                await self._keep(live, row, None)
+                raise
+            row = self._entry(live, key, digest, request, actor, decision)
+            await self._change(live, row, decision, actor)
+            return row, False
+
+    async def _override(
+        self, run: str, changes: dict[str, Any], if_match: int | None, actor: str
+    ) -> tuple[LiveRun, ActionRow]:
+        live = await self._sidecar.find(run)
+        async with live.lock:
+            if if_match is not None and if_match != live.version:
+                raise Problem(412, "version_changed", f"the parameters are at version {live.version}, not {if_match}")
+            reason = _reason(changes) or "operator override"
+            after = _overlaid(live.params, changes)
+            decision = Decision(OVERRIDE, "applied", reason, after)
+            row = self._entry(live, f"{OVERRIDE}-{live.version + 1}", "", changes, actor, decision)
+            await self._change(live, row, decision, actor)
+            return live, row
+
+    async def _acknowledge(self, run: str, version: int, step: int, refused: str | None) -> None:
+        live = await self._sidecar.find(run)
+        async with live.lock:
+            if version > live.version:
+                raise InputError(
+                    "unknown_version", f"version {version} was never issued; {live.version} is the newest",
+                    column="version",
+                )  # fmt: skip
+            now = self._sidecar.now()
+            applied = live.applied
+            if refused is None:
+                live.applied = {"version": version, "step": step, "at": now}
+            else:
+                live.counters["refused_params"] += 1
+            try:
+                await self._sidecar.write(AckRow(run, version, step, now, refused), live.state_row())
+            except BaseException:
+                live.applied = applied
+                raise
+            live.snapshot = live.take_snapshot()
+            news = {"version": version, "acknowledged_step": step, "refused": refused}
+            self._sidecar.hub.publish(run, "params", news)
+
+    def _entry(
+        self, live: LiveRun, key: str, digest: str, request: dict[str, Any], actor: str, decision: Decision
+    ) -> ActionRow:
+        version = live.version + (decision.params is not None)
+        answer = {"reason": decision.reason, "params_version": version}
+        return ActionRow(
+            live.name,
+            key,
+            live.action_count + 1,
+            digest,
+            self._sidecar.now(),
+            actor,
+            decision.kind,
+            decision.outcome,
+            request,
+            answer,
+        )
+
+    async def _change(self, live: LiveRun, row: ActionRow, decision: Decision, actor: str) -> None:
+        params, transition = None, None
+        if decision.params is not None:
+            step = live.newest.step if live.newest is not None else 0
+            issued = decision.params.issued(version=live.version + 1, step=step, reason=decision.reason)
+            evidence = {"kind": decision.kind}
+            params = ParamsRow(live.name, issued.version, row.at, actor, decision.reason, issued.to_dict(), evidence)
+            live.held_by = actor
+            live.monitor.hold(issued, actor)
+        else:
+            transition = _watch(live, decision.kind, actor, row.at)
+        await self._keep(live, row, params, transition)
+
+    async def _keep(
+        self, live: LiveRun, row: ActionRow, params: ParamsRow | None, transition: TransitionRow | None = None
+    ) -> None:
+        """Writes the batch, then lets it take effect; after a failed write the run is as the store says."""
+        live.actions[f"{row.kind}/{row.outcome}"] += 1
+        given: list[Record | None] = [row, live.run_row(), live.state_row(), params, transition]
+        try:
+            await self._sidecar.write(*(record for record in given if record is not None))
+        except BaseException:
+            await self._sidecar.reload(live)
+            raise
+        live.action_count = row.number
+        if transition is not None:
+            live.transitions = transition.number
+            self._sidecar.hub.publish(live.name, "stage", transition.evidence)
+        if params is not None:
+            self._sidecar.issue(live, params)
+            self._sidecar.tell_params(live, params)
+        live.snapshot = live.take_snapshot()
+        self._sidecar.hub.publish(live.name, "action", entry_json(row))
+
+
+def entry_json(row: ActionRow) -> dict[str, Any]:
+    """One line of the audit trail."""
+    return {
+        "id": row.number,
+        "idempotency_key": row.idempotency_key,
+        "at": row.at,
+        "actor": row.actor,
+        "kind": row.kind,
+        "outcome": row.outcome,
+        "request": row.request,
+        **row.answer,
+    }
+
+
+def _decide(live: LiveRun, request: dict[str, Any]) -> Decision:
+    kind, reason = _kind(request), _reason(request)
+    arguments = {name: value for name, value in request.items() if name not in ("kind", "reason")}
+    if kind in WATCH_KINDS:
+        if arguments:
+            raise InputError("action_argument", f"'{kind}' takes no argument", column=sorted(arguments)[0])
+        return Decision(kind, "applied", reason or kind)
+    action = Action.from_dict({"kind": request.get("kind"), **arguments})
+    after = apply(action, live.params)
+    text = describe(action, live.params, after)
+    if not changed(live.params, after):
+        return Decision(kind, "unchanged", reason or text)
+    return Decision(kind, "applied", f"{reason}: {text}" if reason else text, after)
+
+
+def _kind(request: Mapping[str, Any]) -> str:
+    """The kind, or `unknown`: what a caller writes there must not become a label."""
+    kind = request.get("kind")
+    return kind if isinstance(kind, str) and kind in KINDS else "unknown"
+
+
+def _reason(request: Mapping[str, Any]) -> str:
+    reason = request.get("reason", "")
+    if not isinstance(reason, str) or len(reason) > MAX_REASON:
+        raise InputError("reason", f"must be a text of at most {MAX_REASON} characters", column="reason")
+    return reason
+
+
+def _overlaid(params: TriageParams, changes: Mapping[str, Any]) -> TriageParams:
+    """`changes` in the JSON form laid over the present set; what the server assigns is not taken from it."""
+    data = params.to_dict()
+    for name, value in changes.items():
+        if name in SERVER_FIELDS:
+            continue
+        if isinstance(data.get(name), dict) and isinstance(value, Mapping):
+            data[name] = {**data[name], **value}
+        else:
+            data[name] = value
+    return TriageParams.from_dict(data)
+
+
+def _watch(live: LiveRun, kind: str, actor: str, now: float) -> TransitionRow | None:
+    """What an action about the watching itself does; a transition when the stage changed by it."""
+    if kind == "freeze":
+        live.held_by = actor
+        live.monitor.hold(live.params, actor)
+    elif kind == "release":
+        live.held_by = None
+        live.monitor.release()
+    elif kind == "retire":
+        live.retired = True
+    elif kind == "rebaseline":
+        live.monitor.reset_baseline()
+    elif kind == "clear":
+        found = live.monitor.clear(live.newest.step if live.newest is not None else 0)
+        return None if found is None else transition_row(live, found, now)
+    return None

@@ -1,0 +1,159 @@
+"""Routes of the control loop: parameter sets, acknowledgements, actions and their audit trail.
+
+A parameter set is served with an `ETag` made of the store's epoch and the version. `?wait=30&after=V` answers as soon
+as the version is another than V, at the latest after the wait; waiting costs no thread and no polling.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+
+from triage_monitor.service.body import json_body, read_model
+from triage_monitor.service.control import Desk, entry_json
+from triage_monitor.service.live import LiveRun
+from triage_monitor.service.names import MAX_STEP, Run, checked_run
+from triage_monitor.service.problems import Problem
+from triage_monitor.service.sidecar import Sidecar
+from triage_monitor.storage.records import ActionRow, ParamsRow
+
+MAX_WAIT_SECONDS = 60.0
+OPERATOR = "operator"
+_ACTOR = re.compile(r"[A-Za-z0-9@._:+-]{1,64}")
+_KEY = re.compile(r"[!-~]{1,255}")
+
+
+class AckBody(BaseModel):
+    """`refused` says why a trainer does not use the version; without it the version is in force from `step` on."""
+
+    model_config = ConfigDict(extra="forbid")
+    version: int = Field(ge=0, le=MAX_STEP)
+    step: int = Field(ge=0, le=MAX_STEP)
+    refused: str | None = Field(default=None, max_length=500)
+    epoch: int | None = None
+
+
+class JsonObject(RootModel[dict[str, Any]]):
+    """Any JSON object; what may stand in it is decided by the parameter set or the action."""
+
+
+def routes(sidecar: Sidecar, desk: Desk) -> APIRouter:
+    router = APIRouter(prefix="/v1/runs/{run}", tags=["control"])
+
+    @router.get("/params")
+    async def get_params(
+        run: Run,
+        wait: Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS)] = 0.0,
+        after: Annotated[int | None, Query(ge=0)] = None,
+        if_none_match: Annotated[str | None, Header()] = None,
+    ) -> Response:
+        """The current parameter set."""
+        live = await sidecar.find(checked_run(run))
+        if after is not None:
+            await _news(sidecar, live, after, wait)
+        if if_none_match is not None and if_none_match == _etag(sidecar, live):
+            return Response(status_code=304, headers={"ETag": _etag(sidecar, live)})
+        return _params_response(sidecar, live)
+
+    @router.put("/params", openapi_extra=json_body(JsonObject), responses={412: {}, 422: {}, 428: {}})
+    async def put_params(
+        request: Request,
+        run: Run,
+        if_match: Annotated[str | None, Header()] = None,
+        triage_actor: Annotated[str, Header()] = OPERATOR,
+    ) -> Response:
+        """Lays the given fields over the present set; holds the policy until `release`."""
+        live = await sidecar.find(checked_run(run))
+        if if_match is None:
+            raise Problem(428, "if_match", "send If-Match with the ETag of the set you saw")
+        changes = (await read_model(request, JsonObject)).root
+        version = _version_of(sidecar, live, if_match)
+        live, _ = await desk.override(run, changes, version, _actor(triage_actor))
+        return _params_response(sidecar, live)
+
+    @router.post("/params/ack", openapi_extra=json_body(AckBody))
+    async def acknowledge(request: Request, run: Run) -> JSONResponse:
+        """A trainer says which version is in force from which step on, or why it refused one."""
+        await sidecar.find(checked_run(run))
+        body = await read_model(request, AckBody)
+        if body.epoch is not None and body.epoch not in (0, sidecar.store.epoch):
+            raise Problem(409, "epoch", f"the acknowledgement is for epoch {body.epoch}, this is {sidecar.store.epoch}")
+        await desk.acknowledge(run, body.version, body.step, body.refused)
+        return JSONResponse({"version": body.version, "step": body.step, "accepted": True})
+
+    @router.get("/params/history")
+    async def params_history(run: Run, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> JSONResponse:
+        """Every version with its reason, who made it and on what evidence; the newest `limit`."""
+        await sidecar.find(checked_run(run))
+        rows = await asyncio.to_thread(sidecar.store.rows, ParamsRow, run, newest=limit)
+        versions = [
+            {"at": row.at, "actor": row.actor, "params": row.params, "evidence": row.evidence, "reason": row.reason}
+            for row in rows
+        ]
+        return JSONResponse({"versions": versions})
+
+    @router.post("/actions", status_code=201, openapi_extra=json_body(JsonObject), responses={200: {}, 409: {}})
+    async def post_action(
+        request: Request,
+        run: Run,
+        idempotency_key: Annotated[str | None, Header()] = None,
+        triage_actor: Annotated[str, Header()] = OPERATOR,
+    ) -> JSONResponse:
+        """`{"kind": ..., "reason": ..., arguments}`, carried out once per Idempotency-Key."""
+        await sidecar.find(checked_run(run))
+        if idempotency_key is None or _KEY.fullmatch(idempotency_key) is None:
+            raise Problem(400, "idempotency_key", "send an Idempotency-Key of 1 to 255 printable characters")
+        body = (await read_model(request, JsonObject)).root
+        row, repeated = await desk.act(run, idempotency_key, body, _actor(triage_actor))
+        if row.outcome == "refused":
+            raise Problem(422, "action_refused", row.answer["reason"])
+        return JSONResponse(entry_json(row), 200 if repeated else 201)
+
+    @router.get("/actions")
+    async def get_actions(run: Run, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> JSONResponse:
+        """The audit trail, oldest of the newest `limit` first."""
+        await sidecar.find(checked_run(run))
+        rows = await asyncio.to_thread(sidecar.store.rows, ActionRow, run, newest=limit)
+        return JSONResponse({"actions": [entry_json(row) for row in rows]})
+
+    return router
+
+
+async def _news(sidecar: Sidecar, live: LiveRun, after: int, wait: float) -> None:
+    """Returns when the version is another than `after`, the wait is over or the sidecar stops."""
+    try:
+        async with asyncio.timeout(wait):
+            while live.version == after and sidecar.ready:
+                await live.params_changed.wait()
+    except TimeoutError:
+        return
+
+
+def _params_response(sidecar: Sidecar, live: LiveRun) -> JSONResponse:
+    body = {**live.params.to_dict(), "epoch": sidecar.store.epoch}
+    return JSONResponse(body, headers={"ETag": _etag(sidecar, live)})
+
+
+def _etag(sidecar: Sidecar, live: LiveRun) -> str:
+    return f'"{sidecar.store.epoch}-{live.version}"'
+
+
+def _version_of(sidecar: Sidecar, live: LiveRun, if_match: str) -> int | None:
+    """The version an If-Match stands for; None for `*`. Problem 412 when it is none of this store."""
+    if if_match.strip() == "*":
+        return None
+    match = re.fullmatch(r'"(\d{1,18})-(\d{1,18})"', if_match.strip())
+    if match is None or int(match[1]) != sidecar.store.epoch:
+        raise Problem(412, "version_changed", f"{if_match[:60]} is not the ETag of this set: {_etag(sidecar, live)}")
+    return int(match[2])
+
+
+def _actor(name: str) -> str:
+    if _ACTOR.fullmatch(name) is None:
+        raise Problem(422, "actor", "Triage-Actor is 1 to 64 of letters, digits and @ . _ : + -", column="triage-actor")
+    return name

@@ -1,0 +1,84 @@
+"""Server-sent events of a run: update, stage, params, action, as they happen.
+
+Every listener has a bounded queue; one that reads too slowly is told `lagged` and let go, so it costs nobody anything.
+Events carry a number; they are a notice, not a record: whoever missed some reads the store through the query routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from typing import Any
+
+QUEUE_EVENTS = 256
+HEARTBEAT_SECONDS = 15.0
+MAX_LISTENERS = 256
+
+
+class Listener:
+    """One open stream."""
+
+    def __init__(self) -> None:
+        self.waiting: asyncio.Queue[str | None] = asyncio.Queue(QUEUE_EVENTS)
+        self.lagged = False
+
+
+class EventHub:
+    """Single-threaded: publish and listen on the event loop."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, set[Listener]] = defaultdict(set)
+        self._number = 0
+        self.closed = False
+
+    @property
+    def listeners(self) -> int:
+        return sum(len(of_run) for of_run in self._listeners.values())
+
+    def publish(self, run: str, event: str, data: dict[str, Any]) -> None:
+        self._number += 1
+        text = f"id: {self._number}\nevent: {event}\ndata: {json.dumps({'run': run, **data}, allow_nan=False)}\n\n"
+        for listener in list(self._listeners.get(run, ())):
+            try:
+                listener.waiting.put_nowait(text)
+            except asyncio.QueueFull:
+                listener.lagged = True
+                self._listeners[run].discard(listener)
+
+    def subscribe(self, run: str) -> Listener:
+        listener = Listener()
+        self._listeners[run].add(listener)
+        return listener
+
+    def close(self) -> None:
+        """Ends every stream."""
+        self.closed = True
+        for of_run in self._listeners.values():
+            for listener in of_run:
+                if not listener.waiting.full():
+                    listener.waiting.put_nowait(None)
+                else:
+                    listener.lagged = True
+
+    async def stream(self, run: str, listener: Listener) -> AsyncIterator[str]:
+        """The text of one stream, heartbeats included, until it lags, the hub closes or the reader leaves."""
+        try:
+            yield f"retry: 2000\n: events of {run}\n\n"
+            while not self.closed:
+                try:
+                    text = await asyncio.wait_for(listener.waiting.get(), HEARTBEAT_SECONDS)
+                except TimeoutError:
+                    yield ": still here\n\n"
+                    continue
+                if text is None:
+                    return
+                yield text
+                if listener.lagged and listener.waiting.empty():
+                    yield 'event: lagged\ndata: {"reason": "this reader was too slow"}\n\n'
+                    return
+        finally:
+            self._listeners[run].discard(listener)
+            if not self._listeners[run]:
+                del self._listeners[run]

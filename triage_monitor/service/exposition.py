@@ -1,0 +1,174 @@
+"""Prometheus exposition: a collector that reads the runs' snapshots at scrape time and holds nothing itself.
+
+Names are those of the contract; help texts come from the indicator table. An indicator without a value has no sample
+(never NaN) and `triage_indicator_defined` 0. A retired run has no series at all. Labels are bounded: run names by
+`max_runs`, everything else by vocabularies in code. The registry is passed in; nothing is registered at import.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from triage_monitor.judge.indicators import INDICATORS
+from triage_monitor.judge.notices import KINDS as NOTICE_KINDS
+from triage_monitor.judge.stages import Stage
+from triage_monitor.service.body import ByteBudget
+from triage_monitor.service.live import Snapshot
+from triage_monitor.service.sidecar import Sidecar
+
+SCOPES = ("update", "window")
+_QUANTILE_HELP = "Quantile q of the learner-sampler gap in nats, all tokens or by the sign of the advantage"
+
+# Per-run counters of `LiveRun` -> (metric, help). Gauges: a late shard takes a partial update back.
+_RUN_COUNTS = {
+    "updates": ("triage_updates", "Closed updates of the run"),
+    "partial_updates": ("triage_partial_updates", "Updates closed without all their shards, as they stand"),
+    "missing_shards": ("triage_missing_shards", "Shards missing from closed updates, as they stand"),
+    "empty_updates": ("triage_empty_updates", "Updates without a single valid token"),
+    "late_shards": ("triage_late_shards", "Shards that came after their update was closed"),
+    "duplicate_shards": ("triage_duplicate_shards", "Shards that were sent again with the same content"),
+    "conflicting_shards": ("triage_conflicting_shards", "Shards refused because other content was sent before"),
+    "refused_params": ("triage_refused_params", "Parameter versions that a trainer refused"),
+}
+
+
+@dataclass(slots=True)
+class _Families:
+    """The families of one scrape, made on first use, in order of first use."""
+
+    made: dict[str, GaugeMetricFamily | CounterMetricFamily] = field(default_factory=dict)
+
+    def gauge(self, name: str, text: str, labels: dict[str, str], value: float | None) -> None:
+        family = self.made.get(name)
+        if family is None:
+            family = self.made[name] = GaugeMetricFamily(name, text)
+        if value is not None:
+            family.add_sample(name, labels, value)
+
+    def counter(self, name: str, text: str, labels: dict[str, str], value: float) -> None:
+        family = self.made.get(name)
+        if family is None:
+            family = self.made[name] = CounterMetricFamily(name, text)
+        family.add_sample(f"{name}_total", labels, value)
+
+
+class SidecarCollector(Collector):
+    """Threads may scrape; the state is read as it is at that moment."""
+
+    def __init__(self, sidecar: Sidecar, budget: ByteBudget) -> None:
+        self._sidecar = sidecar
+        self._budget = budget
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: describing would need a state, and registering must not."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        runs = [live for live in list(self._sidecar.runs.values()) if not self._sidecar.is_retired(live)]
+        families = _Families()
+        for live in sorted(runs, key=lambda item: item.name):
+            _of_run(families, live.snapshot, len(live.open))
+        self._of_process(families)
+        yield from families.made.values()
+        yield self._durations()
+
+    def _of_process(self, families: _Families) -> None:
+        tally, store = self._sidecar.tally, self._sidecar.store
+        families.counter("triage_ingest_updates", "Updates closed", {}, tally.updates)
+        families.counter("triage_ingest_shards", "Shards taken in", {}, tally.shards)
+        families.counter("triage_ingest_bytes", "Bytes of accepted bodies", {}, tally.body_bytes)
+        for reason, count in sorted(tally.rejected.copy().items()):
+            families.counter("triage_ingest_rejected", "Refused shards by reason", {"reason": reason}, count)
+        at = "triage_ingest_last_{}_timestamp_seconds"
+        families.gauge(at.format("accepted"), "When a shard was last accepted", {}, tally.last_accepted_at)
+        families.gauge(at.format("rejected"), "When a shard was last refused", {}, tally.last_rejected_at)
+        held = self._budget.used_bytes
+        families.gauge("triage_ingest_inflight_bytes", "Bytes of bodies being taken in", {}, held)
+        families.gauge("triage_event_listeners", "Open event streams", {}, self._sidecar.hub.listeners)
+        text = "Stored rows that failed their checksum and were not served"
+        families.counter("triage_store_corrupt_rows", text, {}, store.corrupt_rows)
+        writable = float(self._sidecar.last_write_failed is None)
+        families.gauge("triage_store_writable", "1 when the last write to the store succeeded", {}, writable)
+
+    def _durations(self) -> Metric:
+        tally = self._sidecar.tally
+        return HistogramMetricFamily(
+            "triage_ingest_duration_seconds",
+            "From the first byte of a shard's body to its durable acknowledgement",
+            buckets=tally.cumulative_buckets(),
+            sum_value=tally.seconds_sum,
+        )
+
+
+def register(registry: CollectorRegistry, sidecar: Sidecar, budget: ByteBudget) -> None:
+    registry.register(SidecarCollector(sidecar, budget))
+
+
+def metric_name(indicator: str) -> str:
+    """`triage_` and the indicator's name, with `_` for what a Prometheus name may not hold (frac_rho_lt_0.5)."""
+    return "triage_" + re.sub(r"[^A-Za-z0-9_]", "_", indicator)
+
+
+def _of_run(families: _Families, run: Snapshot, open_updates: int) -> None:
+    here = {"run": run.run}
+    newest = run.newest
+    for scope in SCOPES:
+        report = {} if newest is None else newest.report[scope]
+        _report(families, {"run": run.run, "scope": scope}, report)
+    window = {} if newest is None else newest.report["window"]
+    for indicator in INDICATORS:
+        defined = float(window.get("indicators", {}).get(indicator.name) is not None)
+        labels = {"run": run.run, "indicator": indicator.name}
+        text = "1 when the indicator has a value over the trailing window"
+        families.gauge("triage_indicator_defined", text, labels, defined)
+    for stage in Stage:
+        value = float(run.stage == stage.value)
+        families.gauge("triage_stage", "1 for the stage the run is in", {**here, "stage": stage.value}, value)
+    said = {item["kind"] for item in (newest.report["notices"] if newest is not None else ())}
+    for kind in NOTICE_KINDS:
+        families.gauge("triage_notice", "1 while the notice holds", {**here, "kind": kind}, float(kind in said))
+    _progress(families, run, here, open_updates)
+    for name, (metric, text) in _RUN_COUNTS.items():
+        families.gauge(metric, text, here, run.counters.get(name, 0))
+    for reason, count in sorted(run.client_drops.items()):
+        text = "Updates that the trainer's client reports as dropped"
+        families.gauge("triage_client_dropped_updates", text, {**here, "reason": reason}, count)
+    for key, count in sorted(run.actions.items()):
+        kind, _, outcome = key.partition("/")
+        labels = {**here, "kind": kind, "outcome": outcome}
+        families.counter("triage_actions", "Actions and policy changes by outcome", labels, count)
+
+
+def _progress(families: _Families, run: Snapshot, here: dict[str, str], open_updates: int) -> None:
+    newest, applied = run.newest, run.applied
+    step = None if newest is None else newest.step
+    families.gauge("triage_update_step", "Step of the newest closed update", here, step)
+    closed_at = None if newest is None else newest.closed_at
+    text = "When the run last closed an update, Unix seconds"
+    families.gauge("triage_last_update_timestamp_seconds", text, here, closed_at)
+    in_window = None if newest is None else newest.report["window"].get("updates")
+    families.gauge("triage_window_updates", "Updates in the trailing window", here, in_window)
+    families.gauge("triage_open_updates", "Updates still waiting for shards", here, open_updates)
+    families.gauge("triage_attempt", "The run's current attempt", here, run.attempt)
+    families.gauge("triage_params_version", "Newest issued parameter version", here, run.params.version)
+    text = "Parameter version that the trainer said is in force"
+    families.gauge("triage_params_applied_version", text, here, applied["version"] if applied else None)
+    text = "1 while somebody holds the parameters and the policy changes none"
+    families.gauge("triage_params_held", text, here, float(run.held_by is not None))
+
+
+def _report(families: _Families, labels: dict[str, str], report: Mapping[str, Any]) -> None:
+    values = report.get("indicators", {})
+    for indicator in INDICATORS:
+        families.gauge(metric_name(indicator.name), indicator.help, labels, values.get(indicator.name))
+    for side, points in report.get("quantiles", {}).items():
+        for probability, value in points.items():
+            point = {**labels, "q": probability, "advantage": side}
+            families.gauge("triage_gap_quantile", _QUANTILE_HELP, point, value)

@@ -1,0 +1,194 @@
+"""Routes that take updates in: one shard of one update, and the start of an attempt.
+
+    address -> room in the budget -> body -> digest known? -> decode and summarise (worker thread) -> store -> close
+
+Every refusal happens before anything is kept. Health and metrics stay responsive: decoding and the kernel run in
+`workers` threads without the interpreter lock, and only as many bodies are inside as the budget allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from triage_monitor.errors import ConflictError, TriageError
+from triage_monitor.service import attempts
+from triage_monitor.service.body import ByteBudget, json_body, read_body, read_model
+from triage_monitor.service.intake import MEDIA_TYPES, Address, Reading, body_digest, read_shard
+from triage_monitor.service.names import MAX_STEP, Attempt, Run, Step, checked_run
+from triage_monitor.service.problems import Problem, problem_of
+from triage_monitor.service.retention import Retention
+from triage_monitor.service.sidecar import Admission, Sidecar
+from triage_monitor.storage.records import ShardRow
+from triage_monitor.summary.build import summarize
+
+DROPPED_HEADER = "triage-client-dropped"
+_DROPS = re.compile(r"([a-z0-9_-]{1,64})=(\d{1,15})")
+MAX_DROP_REASONS = 32
+
+
+class AttemptBody(BaseModel):
+    """`launch_id` makes the call idempotent: every rank of one launch gets the same attempt."""
+
+    model_config = ConfigDict(extra="forbid")
+    from_step: int = Field(default=0, ge=0, le=MAX_STEP)
+    launch_id: str | None = Field(default=None, min_length=1, max_length=256)
+
+
+class Ingest:
+    """Owns the worker threads and the budget of one application."""
+
+    def __init__(self, sidecar: Sidecar, retention: Retention | None) -> None:
+        self._sidecar = sidecar
+        self._settings = sidecar.settings.ingest
+        self._retention = retention
+        self._workers = ThreadPoolExecutor(self._settings.workers, thread_name_prefix="ingest")
+        self.budget = ByteBudget(self._settings.max_inflight_bytes, self._settings.max_waiting)
+
+    def warm_up(self) -> None:
+        """Compiles the kernel before the first update waits for it. Blocking."""
+        one = np.ones(1, dtype=np.float32)
+        summarize(gap=one, advantages=one, offsets=np.array([0, 1]), spec=self._sidecar.settings.summary)
+
+    def close(self) -> None:
+        self._workers.shutdown()
+
+    async def take(self, request: Request, address: Address) -> tuple[Admission, int]:
+        """One shard, from its first byte to its durable place; counts what it took or why it did not."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            with self.budget.request() as share:
+                media = _media_type(request)
+                body = await read_body(
+                    request,
+                    share,
+                    max_bytes=self._settings.max_body_bytes,
+                    stall_seconds=self._settings.stall_seconds,
+                    total_seconds=self._settings.body_seconds,
+                )
+                admission = await self._admitted(address, media, body)
+        except TriageError as error:
+            problem = problem_of(error)
+            self._sidecar.tally.reject(problem.reason, self._sidecar.now())
+            raise problem from error
+        except Problem as problem:
+            self._sidecar.tally.reject(problem.reason, self._sidecar.now())
+            raise
+        self._sidecar.tally.accept(len(body), loop.time() - started, self._sidecar.now())
+        return admission, len(body)
+
+    async def _admitted(self, address: Address, media: str, body: memoryview) -> Admission:
+        loop = asyncio.get_running_loop()
+        live = await self._sidecar.peek(address.run)
+        if address.attempt is None:
+            address = replace(address, attempt=0 if live is None else live.attempt)
+        digest = await loop.run_in_executor(self._workers, body_digest, media, body)
+        if live is not None:
+            known = await asyncio.to_thread(lambda: self._sidecar.store.get(ShardRow, *address.key))
+            if known is not None and known.digest == digest:
+                return await self._sidecar.repeat(known)
+            if known is not None:
+                live.counters["conflicting_shards"] += 1
+                raise ConflictError(f"shard {'/'.join(map(str, address.key))} was sent before with other content")
+        reading = await loop.run_in_executor(self._workers, self._read, address, media, body, digest)
+        return await self._sidecar.admit(reading.arrival)
+
+    def _read(self, address: Address, media: str, body: memoryview, digest: str) -> Reading:
+        reading = read_shard(
+            address, media, body, digest, spec=self._sidecar.settings.summary, max_tokens=self._settings.max_tokens
+        )
+        if self._retention is not None and reading.rows is not None:
+            self._retention.keep(address, reading.rows)
+        return reading
+
+
+def routes(ingest: Ingest, sidecar: Sidecar) -> APIRouter:
+    router = APIRouter(prefix="/v1/runs/{run}", tags=["ingest"])
+
+    @router.put("/updates/{step}/shards/{shard}", status_code=201, responses={200: {}, 409: {}, 413: {}, 422: {}})
+    async def put_shard(
+        request: Request,
+        run: Run,
+        step: Step,
+        shard: Annotated[int, Path(ge=0)],
+        shards: Annotated[int, Query(ge=1)] = 1,
+        attempt: Attempt = None,
+        side: str | None = None,
+    ) -> JSONResponse:
+        """One shard of one update: an Arrow IPC stream, one row per response, or an encoded summary."""
+        address = _address(sidecar, run, step, shard, shards, attempt, side)
+        admission, body_bytes = await ingest.take(request, address)
+        _note_drops(sidecar, address, request.headers.get(DROPPED_HEADER))
+        answer: dict[str, Any] = {
+            "status": "duplicate" if admission.duplicate else "new",
+            "run": run,
+            "step": step,
+            "attempt": admission.attempt,
+            "shard": shard,
+            "shards": shards,
+            "shards_in": admission.shards_in,
+            "update": admission.update,
+            "bytes": body_bytes,
+            "params_version": admission.params_version,
+        }
+        return JSONResponse(answer, 200 if admission.duplicate else 201)
+
+    @router.post("/attempts", status_code=201, openapi_extra=json_body(AttemptBody), responses={200: {}})
+    async def begin_attempt(request: Request, run: Run) -> JSONResponse:
+        """A trainer that starts or resumes asks once; its later shards carry the attempt it got."""
+        checked_run(run)
+        body = await read_model(request, AttemptBody)
+        row, is_new = await attempts.begin(sidecar, run, body.from_step, body.launch_id)
+        answer = {"attempt": row.attempt, "from_step": row.from_step, "params_version": sidecar.runs[run].version}
+        return JSONResponse(answer, 201 if is_new else 200)
+
+    return router
+
+
+def _address(
+    sidecar: Sidecar, run: str, step: int, shard: int, shards: int, attempt: int | None, side: str | None
+) -> Address:
+    refusal = None
+    if shards > sidecar.settings.ingest.max_shards:
+        refusal = Problem(
+            422, "shards", f"{shards} shards; at most {sidecar.settings.ingest.max_shards} are taken", column="shards"
+        )
+    elif shard >= shards:
+        refusal = Problem(422, "shard", f"shard {shard} is out of range for {shards} shards", column="shard")
+    elif side is not None:
+        refusal = Problem(
+            501,
+            "side",
+            "sampler and learner halves on their own are not joined yet; send both in one stream",
+            column="side",
+        )
+    if refusal is not None:
+        sidecar.tally.reject(refusal.reason, sidecar.now())
+        raise refusal
+    return Address(checked_run(run), step, shard, shards, attempt)
+
+
+def _media_type(request: Request) -> str:
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media not in MEDIA_TYPES:
+        raise Problem(415, "media_type", f"Content-Type is '{media[:100]}'; taken are {' and '.join(MEDIA_TYPES)}")
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise Problem(415, "content_encoding", "bodies are taken without Content-Encoding; Arrow buffers may be zstd")
+    return media
+
+
+def _note_drops(sidecar: Sidecar, address: Address, text: str | None) -> None:
+    """What this trainer rank says it had to drop, by reason; totals, replaced by every report."""
+    live = sidecar.runs.get(address.run)
+    if text is not None and live is not None:
+        found = [(reason, int(count)) for reason, count in _DROPS.findall(text)][:MAX_DROP_REASONS]
+        live.client_drops[address.shard] = dict(found)

@@ -1,0 +1,216 @@
+"""One run as the service holds it: open updates, the judge, the parameters in force, and a snapshot for readers.
+
+Everything here can be rebuilt from the store, and is: at start, and whenever a write failed half way. `LiveRun` is
+changed by one owner at a time (its lock); readers take `snapshot`, which is immutable and replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from triage_monitor.errors import InputError, StoreCorrupt
+from triage_monitor.judge.run import JudgeSettings, RunMonitor
+from triage_monitor.parameters import TriageParams
+from triage_monitor.storage.base import Store, effective_updates
+from triage_monitor.storage.records import (
+    ActionRow,
+    AttemptRow,
+    ParamsRow,
+    RunRow,
+    ShardRow,
+    StateRow,
+    SummaryRow,
+    TransitionRow,
+    UpdateRow,
+)
+from triage_monitor.summary.codec import decode
+from triage_monitor.summary.spec import SummarySpec
+from triage_monitor.summary.step import StepSummary
+
+Place = tuple[int, int]  # attempt, step
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One shard of an open update; `groups` are its group ids as little-endian int64, None when not known."""
+
+    summary: StepSummary
+    groups: bytes | None
+
+
+@dataclass(slots=True)
+class OpenUpdate:
+    """An update that is being collected, or one that was closed as partial and got a late shard (revision > 0)."""
+
+    attempt: int
+    step: int
+    shards: int
+    deadline: float
+    revision: int = 0
+    pieces: dict[int, Piece] = field(default_factory=dict)
+    arriving: int = 0
+
+    @property
+    def place(self) -> Place:
+        return self.attempt, self.step
+
+    @property
+    def missing_shards(self) -> int:
+        return self.shards - len(self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What is true of a run now. `row` is the update closed last, `newest` the one furthest on."""
+
+    run: str
+    attempt: int
+    newest: UpdateRow | None
+    stage: str
+    params: TriageParams
+    params_at: float
+    applied: Mapping[str, Any] | None
+    held_by: str | None
+    retired: bool
+    policy_note: str
+    last_seen: float
+    counters: Mapping[str, int]
+    actions: Mapping[str, int]
+    client_drops: Mapping[str, int]
+
+
+class LiveRun:
+    """Mutable; see the module. Built by `load` for a run that the store knows."""
+
+    def __init__(self, name: str, store: Store, settings: JudgeSettings, spec: SummarySpec) -> None:
+        self.name = name
+        self.store = store
+        self.settings = settings
+        self.spec = spec
+        self.lock = asyncio.Lock()
+        self.params_changed = asyncio.Event()
+        self.created_at = 0.0
+        self.retired = False
+        self.held_by: str | None = None
+        self.attempts: dict[int, AttemptRow] = {}
+        self.attempt = 0
+        self.open: dict[Place, OpenUpdate] = {}
+        self.newest: UpdateRow | None = None
+        self.params = TriageParams()
+        self.params_at = 0.0
+        self.version = 0
+        self.applied: dict[str, Any] | None = None
+        self.last_seen = 0.0
+        self.judged_attempt = 0
+        self.transitions = 0
+        self.action_count = 0
+        self.counters: Counter[str] = Counter()
+        self.actions: Counter[str] = Counter()
+        self.client_drops: dict[int, dict[str, int]] = {}
+        self.monitor = RunMonitor(settings, spec)
+        self.snapshot = self.take_snapshot()
+
+    def load(self, deadline: float) -> None:
+        """Everything from the store; open updates get until `deadline` for their missing shards. Blocking."""
+        store, name = self.store, self.name
+        row = store.get(RunRow, name)
+        if row is not None:
+            self.created_at, self.retired, self.held_by = row.created_at, row.retired, row.held_by
+        self.attempts = {item.attempt: item for item in store.rows(AttemptRow, name)}
+        closed = store.first_steps(name)
+        self.attempt = max([*self.attempts, *closed], default=0)
+        self.judged_attempt = max(closed, default=0)
+        newest = effective_updates(store, name, UpdateRow, newest=1)
+        self.newest = newest[-1] if newest else None
+        self.last_seen = max(self.created_at, self.newest.closed_at if self.newest else 0.0, self.last_seen)
+        self.version = store.top(ParamsRow, name)
+        versions = store.rows(ParamsRow, name, newest=1) or store.rows(ParamsRow, name)[-1:]
+        if versions:
+            self.params, self.params_at = TriageParams.from_dict(versions[-1].params), versions[-1].at
+        self.transitions = store.top(TransitionRow, name)
+        actions = store.rows(ActionRow, name, newest=1)
+        self.action_count = actions[-1].number if actions else 0
+        state = store.get(StateRow, name)
+        if state is not None:
+            self.counters, self.applied = Counter(state.counters["counts"]), state.applied
+            self.actions = Counter(state.counters["actions"])
+        self.monitor = self._restored_monitor(None if state is None else state.judge)
+        self.open = {place: self.reopened(place, deadline) for place in store.unclosed(name)}
+        self.open = {place: update for place, update in self.open.items() if update.pieces}
+        self.snapshot = self.take_snapshot()
+
+    def state_row(self) -> StateRow:
+        counters = {"counts": dict(self.counters), "actions": dict(self.actions)}
+        return StateRow(self.name, self.monitor.state(), counters, self.applied)
+
+    def run_row(self) -> RunRow:
+        return RunRow(self.name, self.created_at, self.retired, self.held_by)
+
+    def take_snapshot(self) -> Snapshot:
+        return Snapshot(
+            run=self.name,
+            attempt=self.attempt,
+            newest=self.newest,
+            stage=self.monitor.stage.value,
+            params=self.params,
+            params_at=self.params_at,
+            applied=self.applied,
+            held_by=self.held_by,
+            retired=self.retired,
+            policy_note=self.monitor.policy_note,
+            last_seen=self.last_seen,
+            counters=dict(self.counters),
+            actions=dict(self.actions),
+            client_drops=sum((Counter(drops) for drops in self.client_drops.values()), Counter[str]()),
+        )
+
+    def recent(self, *, last_step: int | None = None) -> list[tuple[int, int, StepSummary]]:
+        """The window's updates up to a step, newest attempt first choice, as (step, attempt, summary). Blocking."""
+        rows = effective_updates(
+            self.store, self.name, SummaryRow, last_step=last_step, newest=self.settings.window_updates
+        )
+        decoded = [(row.step, row.attempt, self._decoded(row.summary)) for row in rows]
+        return [(step, attempt, summary) for step, attempt, summary in decoded if summary is not None]
+
+    def closed(self, place: Place) -> UpdateRow | None:
+        """The stored closing of an update, if there was one. Blocking."""
+        return self.store.get(UpdateRow, self.name, *place)
+
+    def reopened(self, place: Place, deadline: float) -> OpenUpdate:
+        """An update with every shard the store has of it, to be closed anew. Blocking."""
+        attempt, step = place
+        closed = self.closed(place)
+        rows = self.store.rows(ShardRow, self.name, attempt=attempt, first_step=step, last_step=step)
+        update = OpenUpdate(attempt, step, max((row.shards for row in rows), default=1), deadline)
+        if closed is not None:
+            update.revision, update.shards = closed.revision + 1, closed.shards
+        for row in rows:
+            summary = self._decoded(row.summary)
+            if summary is not None:
+                update.pieces[row.shard] = Piece(summary, row.groups)
+        return update
+
+    def _decoded(self, encoded: bytes) -> StepSummary | None:
+        """None for a summary made under another spec or by an unknown version: it cannot enter this window."""
+        try:
+            summary = decode(encoded)
+        except InputError:
+            return None
+        return summary if summary.spec.fingerprint == self.spec.fingerprint else None
+
+    def _restored_monitor(self, judge: Mapping[str, Any] | None) -> RunMonitor:
+        recent = self.recent()
+        if judge is not None:
+            try:
+                return RunMonitor.restore(self.settings, self.spec, judge, recent)
+            except StoreCorrupt:
+                judge = None
+        monitor = RunMonitor.restore(self.settings, self.spec, RunMonitor(self.settings, self.spec).state(), recent)
+        if self.version:
+            # The judge's memory is lost but the trainer still runs on these parameters: only a person may move them.
+            monitor.hold(self.params, "the judge's state was lost; these are the last parameters, which")
+        return monitor

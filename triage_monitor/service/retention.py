@@ -1,0 +1,42 @@
+"""Optional raw retention: every accepted stream's rows as Parquet under recordings/<run>, readable by `analyze`.
+
+Written before the shard is acknowledged. A recording only goes forward: of a shard that comes late or again nothing
+more is written, and `skipped` counts it. Encoded summaries have no rows to keep.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from triage_monitor.errors import ConflictError, StoreFull
+from triage_monitor.service.intake import Address
+from triage_monitor.storage.recordings_write import RecordingWriter
+from triage_monitor.summary.rows import UpdateRows
+
+
+class Retention:
+    """One writer for each run and shard; threads may call."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._writers: dict[tuple[str, int], RecordingWriter] = {}
+        self._lock = threading.Lock()
+        self.skipped = 0
+
+    def keep(self, address: Address, rows: UpdateRows) -> None:
+        """Raises StoreFull when the disk does not take it."""
+        with self._lock:
+            try:
+                self._writer(address).append(address.step, address.attempt or 0, rows)
+            except ConflictError:
+                self.skipped += 1
+            except OSError as error:
+                raise StoreFull(f"the raw update cannot be kept: {error.strerror or error}") from error
+
+    def _writer(self, address: Address) -> RecordingWriter:
+        key = (address.run, address.shard)
+        if key not in self._writers:
+            shard = address.shard if address.shards > 1 else None
+            self._writers[key] = RecordingWriter(self._directory / address.run, run=address.run, shard=shard)
+        return self._writers[key]

@@ -1,0 +1,109 @@
+"""Runs the application under uvicorn: one process, one address, a clean end.
+
+Prints its address once it answers. On SIGTERM or SIGINT it first lets go of event streams and long polls, then lets
+requests finish for `drain_seconds`, then closes the store and ends with exit code 0. The data directory is locked; a
+second process on it ends with an error that names the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import uvicorn
+
+from triage_monitor.config import Settings
+from triage_monitor.errors import ConfigError
+from triage_monitor.service.app import Application, build
+from triage_monitor.storage.base import Store
+from triage_monitor.storage.memory import MemoryStore
+from triage_monitor.storage.sqlite import SqliteStore
+
+_KEEP_ALIVE_SECONDS = 75
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server that says when it answers and ends waiting streams before it drains."""
+
+    def __init__(self, application: Application, settings: Settings, announce: Callable[[str], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                application.asgi,
+                host=settings.server.host,
+                port=settings.server.port,
+                log_level="warning",
+                access_log=False,
+                lifespan="on",
+                server_header=False,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=max(1, round(settings.server.drain_seconds)),
+            )
+        )
+        self.application = application
+        self._announce = announce
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._announce(self.address)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.application.sidecar.begin_stop()
+        await super().shutdown(sockets)
+
+    @property
+    def address(self) -> str:
+        """http://host:port as it really listens; only after the start."""
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM ask for the end, and the process then ends by itself, not by the signal."""
+        loop = asyncio.get_running_loop()
+        ends = (signal.SIGINT, signal.SIGTERM)
+        for end in ends:
+            loop.add_signal_handler(end, self.handle_exit, end, None)
+        yield
+        for end in ends:
+            loop.remove_signal_handler(end)
+
+
+def open_store(settings: Settings) -> Store:
+    """Raises ConfigError when the data directory is in use, cannot be made or is of a newer version."""
+    if settings.store.kind == "memory":
+        return MemoryStore()
+    try:
+        return SqliteStore(Path(settings.store.data_dir))
+    except OSError as error:
+        raise ConfigError(f"the data directory {settings.store.data_dir} cannot be used: {error.strerror}") from error
+
+
+def serve(settings: Settings, announce: Callable[[str], None] = print) -> None:
+    """Serves until it is told to end. `announce` gets the address once it answers. Raises ConfigError."""
+    _refuse_taken_address(settings)
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    store = open_store(settings)
+    try:
+        server = Server(build(settings, store), settings, announce)
+        server.run()
+        if not server.started:
+            raise ConfigError(f"could not start on {settings.server.host}:{settings.server.port}")
+    finally:
+        store.close()
+
+
+def _refuse_taken_address(settings: Settings) -> None:
+    host, port = settings.server.host, settings.server.port
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error

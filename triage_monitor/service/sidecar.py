@@ -1,0 +1,355 @@
+"""The sidecar's runs: which are loaded, how a shard gets in, and when updates close.
+
+A shard is written first and counted afterwards: once its write is durable it is part of its update, whatever happens
+next. The last shard of an update closes it before its own answer goes out, so an acknowledged update is visible in its
+window. `close_overdue` closes as partial what waited longer than the grace period. All of a run's changes happen under
+its lock, on the event loop; the blocking parts run in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from triage_monitor.config import Settings
+from triage_monitor.errors import ConflictError, StoreFull
+from triage_monitor.service.clock import Clock
+from triage_monitor.service.closing import Closing, issued, judge_update
+from triage_monitor.service.events import EventHub
+from triage_monitor.service.live import LiveRun, OpenUpdate, Piece, Place
+from triage_monitor.service.problems import Problem
+from triage_monitor.service.tally import Tally
+from triage_monitor.storage.base import Store
+from triage_monitor.storage.records import (
+    AttemptRow,
+    Outcome,
+    ParamsRow,
+    Record,
+    RunRow,
+    ShardRow,
+)
+
+logger = logging.getLogger("triage_monitor")
+T = TypeVar("T")
+IMPLICIT = "implicit"
+IDLE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A shard that was read and understood: its row without a time, and its summary."""
+
+    row: ShardRow
+    piece: Piece
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The answer to an accepted shard."""
+
+    duplicate: bool
+    attempt: int
+    update: str
+    shards_in: int
+    params_version: int
+
+
+class Sidecar:
+    """Made once per application; `start` before use, `stop` at the end."""
+
+    def __init__(self, settings: Settings, store: Store, clock: Clock) -> None:
+        self.settings = settings
+        self.store = store
+        self.clock = clock
+        self.hub = EventHub()
+        self.tally = Tally()
+        self.runs: dict[str, LiveRun] = {}
+        self.ready = False
+        self.last_write_failed: str | None = None
+        self._creating = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._judging = ThreadPoolExecutor(1, thread_name_prefix="judge")
+        self._closer: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Loads the runs that are not retired and closes what was complete when the last process ended."""
+        for name in await asyncio.to_thread(self.store.runs):
+            live = await self._load(name)
+            self.tally.updates += live.counters["updates"]
+        await self.close_overdue()
+        self._closer = asyncio.create_task(self._close_loop())
+        self.ready = True
+
+    def begin_stop(self) -> None:
+        """Lets go of everybody who waits: event streams and long polls end now."""
+        self.ready = False
+        self.hub.close()
+        for live in self.runs.values():
+            live.params_changed.set()
+
+    async def stop(self) -> None:
+        """Finishes what is under way. The store stays open: whoever made it closes it."""
+        self.begin_stop()
+        if self._closer is not None:
+            self._closer.cancel()
+            await asyncio.gather(self._closer, return_exceptions=True)
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._judging.shutdown()
+
+    def now(self) -> float:
+        return self.clock.wall()
+
+    def is_retired(self, live: LiveRun) -> bool:
+        return live.retired or self.now() - live.last_seen > self.settings.runs.retire_after_seconds
+
+    async def find(self, name: str) -> LiveRun:
+        """A run that exists; Problem 404 when none has this name."""
+        live = self.runs.get(name)
+        if live is not None:
+            return live
+        async with self._creating:
+            if name in self.runs:
+                return self.runs[name]
+            if await asyncio.to_thread(self.store.get, RunRow, name) is None:
+                raise Problem(404, "unknown_run", f"there is no run '{name}'")
+            return await self._load(name)
+
+    async def peek(self, name: str) -> LiveRun | None:
+        """The run, or None when there is none of this name."""
+        try:
+            return await self.find(name)
+        except Problem:
+            return None
+
+    async def ensure(self, name: str) -> LiveRun:
+        """The run, made with its first parameter set when it is new."""
+        return await self.peek(name) or await self._create(name)
+
+    async def _create(self, name: str) -> LiveRun:
+        async with self._creating:
+            if name in self.runs:
+                return self.runs[name]
+            known = await asyncio.to_thread(self.store.runs)
+            if len(known) >= self.settings.runs.max_runs:
+                raise Problem(507, "too_many_runs", f"there are {len(known)} runs, as many as max_runs allows")
+            live = LiveRun(name, self.store, self.settings.judge, self.settings.summary)
+            live.created_at = live.last_seen = self.now()
+            change = live.monitor.start()
+            params = change.params.issued(version=1, step=0, reason=change.reason)
+            row = ParamsRow(name, 1, live.created_at, "policy", change.reason, params.to_dict(), {"kind": change.kind})
+            await self.write(live.run_row(), row, live.state_row())
+            live.version, live.params, live.params_at = 1, params, live.created_at
+            live.snapshot = live.take_snapshot()
+            self.runs[name] = live
+            return live
+
+    async def _load(self, name: str) -> LiveRun:
+        live = LiveRun(name, self.store, self.settings.judge, self.settings.summary)
+        await self.reload(live)
+        self.runs[name] = live
+        return live
+
+    async def reload(self, live: LiveRun) -> None:
+        """Back to what the store says."""
+        await asyncio.to_thread(live.load, self._deadline())
+
+    async def write(self, *records: Record) -> tuple[Outcome, ...]:
+        """One durable batch; remembers whether the store takes writes, for readiness."""
+        try:
+            outcomes = await asyncio.wrap_future(self.store.write(*records))
+        except StoreFull as error:
+            self.last_write_failed = str(error)
+            raise
+        self.last_write_failed = None
+        return outcomes
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        """Work that a leaving client must not cut short; `stop` waits for it."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return asyncio.shield(task)
+
+    def _finished(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen here, also when the client that would have been told is gone
+
+    async def admit(self, arrival: Arrival) -> Admission:
+        """Takes a shard in, durably; raises ConflictError or StoreFull and then keeps nothing of it."""
+        return await self.spawn(self._admit(arrival))
+
+    async def repeat(self, row: ShardRow) -> Admission:
+        """The answer to a shard that is stored already; closes its update if that is still due."""
+        return await self.spawn(self._repeat(row))
+
+    async def _admit(self, arrival: Arrival) -> Admission:
+        live = await self.ensure(arrival.row.run)
+        row = replace(arrival.row, received_at=self.now())
+        place = (row.attempt, row.step)
+        update = await self._expected(live, place, row.shards)
+        update.arriving += 1
+        try:
+            outcome = await self._write_shard(live, row)
+        except ConflictError:
+            live.counters["conflicting_shards"] += 1
+            raise
+        finally:
+            update.arriving -= 1
+            if not update.arriving and not update.pieces and live.open.get(place) is update:
+                del live.open[place]
+        if outcome is Outcome.DUPLICATE:
+            return await self._repeat(row)
+        async with live.lock:
+            live.last_seen = row.received_at
+            if live.retired:
+                live.retired = False
+                await self.write(live.run_row())
+            await self._placed(live, place, row, arrival.piece)
+            return await self._settled(live, place, duplicate=False)
+
+    async def _repeat(self, row: ShardRow) -> Admission:
+        live = await self.ensure(row.run)
+        async with live.lock:
+            live.counters["duplicate_shards"] += 1
+            return await self._settled(live, (row.attempt, row.step), duplicate=True)
+
+    async def _settled(self, live: LiveRun, place: Place, *, duplicate: bool) -> Admission:
+        """Closes the update if its last shard is in; the run is locked."""
+        update = live.open.get(place)
+        if update is not None and (update.missing_shards == 0 or update.revision):
+            await self._close(live, update)
+            update = None
+        if update is not None:
+            state, shards_in = "open", len(update.pieces)
+        else:
+            row = await asyncio.to_thread(live.closed, place)
+            state, shards_in = ("unknown", 0) if row is None else (row.status, row.shards - row.missing_shards)
+        live.snapshot = live.take_snapshot()
+        return Admission(duplicate, place[0], state, shards_in, live.version)
+
+    async def _expected(self, live: LiveRun, place: Place, shards: int) -> OpenUpdate:
+        """The update a shard belongs to, opened by its first shard; ConflictError when their counts differ."""
+        update = live.open.get(place)
+        if update is None and live.newest is not None and place <= (live.newest.attempt, live.newest.step):
+            row = await asyncio.to_thread(live.closed, place)
+            if row is not None:
+                update = live.open.get(place, OpenUpdate(*place, row.shards, self._deadline(), row.revision + 1))
+        if update is None:
+            update = live.open.setdefault(place, OpenUpdate(*place, shards, self._deadline()))
+            self._wake.set()
+        if update.shards != shards:
+            raise ConflictError(f"step {place[1]} was begun with {update.shards} shards, not {shards}")
+        return update
+
+    async def _write_shard(self, live: LiveRun, row: ShardRow) -> Outcome:
+        if row.attempt <= live.attempt:
+            return (await self.write(row))[0]
+        # A shard under a higher attempt than any asked for begins that attempt by itself.
+        begun = AttemptRow(live.name, row.attempt, row.step, IMPLICIT, row.received_at)
+        outcome = (await self.write(begun, row))[1]
+        live.attempts.setdefault(row.attempt, begun)
+        live.attempt = max(live.attempt, row.attempt)
+        return outcome
+
+    async def _placed(self, live: LiveRun, place: Place, row: ShardRow, piece: Piece) -> None:
+        update = live.open.get(place)
+        if update is None:
+            # Closed as partial before, or while this shard was being written: start again from what is stored.
+            update = await asyncio.to_thread(live.reopened, place, self._deadline())
+            live.open[place] = update
+            live.counters["late_shards"] += update.revision > 0
+        update.pieces[row.shard] = piece
+
+    async def close_overdue(self) -> int:
+        """Closes every update that is complete or waited long enough; returns how many. Forgets retired runs."""
+        closed = 0
+        for live in list(self.runs.values()):
+            if self.is_retired(live) and not live.open and not live.lock.locked():
+                del self.runs[live.name]
+                continue
+            async with live.lock:
+                due = [item for item in live.open.values() if self._is_due(item)]
+                for update in sorted(due, key=lambda item: item.place):
+                    await self._close(live, update)
+                    closed += 1
+        return closed
+
+    def _is_due(self, update: OpenUpdate) -> bool:
+        if not update.pieces:
+            return False
+        return update.missing_shards == 0 or update.revision > 0 or update.deadline <= self.clock.monotonic()
+
+    async def _close(self, live: LiveRun, update: OpenUpdate) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            closing = await loop.run_in_executor(self._judging, judge_update, live, update, self.now())
+            await self.write(*closing.records)
+        except BaseException:
+            # The judge has moved on while nothing was written.
+            await self.reload(live)
+            raise
+        del live.open[update.place]
+        self._apply(live, closing)
+
+    def _apply(self, live: LiveRun, closing: Closing) -> None:
+        row = closing.row
+        live.last_seen = row.closed_at
+        if live.newest is None or (row.attempt, row.step) >= (live.newest.attempt, live.newest.step):
+            live.newest = row
+        live.transitions += closing.transition is not None
+        live.action_count += closing.action is not None
+        self.tally.updates += closing.first_time
+        if closing.params is not None:
+            self.issue(live, closing.params)
+        live.snapshot = live.take_snapshot()
+        self._tell(live, closing)
+
+    def issue(self, live: LiveRun, row: ParamsRow) -> None:
+        """A stored parameter set becomes the one in force here; wakes every long poll."""
+        live.version, live.params, live.params_at = row.version, issued(row), row.at
+        live.params_changed.set()
+        live.params_changed = asyncio.Event()
+
+    def _tell(self, live: LiveRun, closing: Closing) -> None:
+        row = closing.row
+        rho = {scope: (row.report[scope] or {}).get("indicators", {}).get("rho_asym") for scope in ("update", "window")}
+        place = {"step": row.step, "attempt": row.attempt}
+        about = {"status": row.status, "missing_shards": row.missing_shards, "revision": row.revision}
+        self.hub.publish(live.name, "update", {**place, **about, "stage": row.stage, "rho_asym": rho})
+        if closing.transition is not None:
+            self.hub.publish(live.name, "stage", closing.transition.evidence)
+        if closing.params is not None:
+            self.tell_params(live, closing.params)
+
+    def tell_params(self, live: LiveRun, row: ParamsRow) -> None:
+        news = {"version": row.version, "actor": row.actor, "reason": row.reason, "params": row.params}
+        self.hub.publish(live.name, "params", news)
+
+    def _deadline(self) -> float:
+        return self.clock.monotonic() + self.settings.ingest.grace_seconds
+
+    async def _close_loop(self) -> None:
+        while True:
+            waiting = [item.deadline for live in self.runs.values() for item in live.open.values()]
+            pause = min([IDLE_SECONDS, *(deadline - self.clock.monotonic() for deadline in waiting)])
+            self._wake.clear()
+            try:
+                await asyncio.wait_for(self._wake.wait(), max(pause, 0.01))
+            except TimeoutError:
+                await self._close_quietly()
+
+    async def _close_quietly(self) -> None:
+        try:
+            await self.spawn(self.close_overdue())
+        except Exception as error:  # the loop must outlive what one closing does; it is counted and tried again
+            logger.exception("an update could not be closed")
+            self.tally.reject("close_failed")
+            self.last_write_failed = str(error)
+            await asyncio.sleep(IDLE_SECONDS / 5)
