@@ -214,8 +214,11 @@ def _scaled(x: Tensor, block_scales: Tensor, S: Tensor) -> Tensor:
 
 
 def _error(x: Tensor, block_scales: Tensor, S: Tensor, options: QuantOptions) -> Tensor:
-    """Error of each block, added left to right, then (tiles) rows pairwise: the same bits on every device."""
-    error = _round_e2m1(_scaled(x, block_scales, S)) * (S * block_scales) - x
+    """Error of each block, added left to right, then (tiles) rows pairwise: the same bits on every device.
+
+    In units of the power of two below S, which changes no comparison but keeps squares within float32.
+    """
+    error = (_round_e2m1(_scaled(x, block_scales, S)) * (S * block_scales) - x) / _binade(S)
     error = error.abs() if options.four_over_six_error == "MAE" else error * error
     total = error[..., 0]
     for column in range(1, BLOCK):

@@ -1,14 +1,14 @@
 """How a tensor is quantised to NVFP4: `QuantOptions` per tensor, `Nvfp4Recipe` in Transformer Engine's own words.
 
-The recipe takes the option names and defaults of Transformer Engine's `NVFP4BlockScaling` (as of 2.20) and hands out the
-options of activations, weights and gradients. It has no `disable_rht`: Hadamard transforms are not emulated.
+The recipe takes the option names and defaults of Transformer Engine's `NVFP4BlockScaling` (as of 2.20) and hands out
+the options of activations, weights and gradients. It has no `disable_rht`: Hadamard transforms are not emulated.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from triage_monitor.errors import ConfigError
 
@@ -76,6 +76,11 @@ class Nvfp4Recipe:
     nvfp4_4over6: Scope = "none"
     nvfp4_4over6_e4m3_use_256: Scope = "all"
     nvfp4_4over6_err_mode: ErrorMode = "MAE"
+
+    def __post_init__(self) -> None:
+        for name in ("nvfp4_4over6", "nvfp4_4over6_e4m3_use_256"):
+            if getattr(self, name) not in get_args(Scope):
+                raise ConfigError(f"{name} must be one of {', '.join(get_args(Scope))}, not {getattr(self, name)!r}")
 
     def _options(self, scope: Scope, **fields: Any) -> QuantOptions:
         return QuantOptions(
