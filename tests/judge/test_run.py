@@ -1,7 +1,7 @@
 """RunMonitor on small real summaries: 8 responses of 64 tokens an update, a window of 5, a policy that follows."""
 
 import json
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ SETTINGS = JudgeSettings.from_dict(TABLE)
 Update = tuple[int, int, StepSummary]
 
 
-@lru_cache(maxsize=None)
+@cache
 def update(seed: int, scale: float = 1.0, reward: float = 0.7, spec: SummarySpec = DEFAULT_SPEC) -> StepSummary:
     """Gaps of both signs with a tail of fixed depth, all `scale` times as large; advantages of both signs."""
     rng = np.random.default_rng(seed)
