@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triage_monitor.errors import InputError
+from triage_monitor.summary.states import MASKED, MISSING, PRESENT
 
 Array = NDArray[Any]
 ArrayLike = Any  # a numpy array, anything with __array__, or a sequence of numbers or of per-response arrays
-
-MASKED, PRESENT, MISSING = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ Shapes: gap_T tokens; state_T 0 masked, 1 token, 2 missing (empty when every pos
 borders; advantage_R, or advantage_T when it is not empty. Outputs are the arrays of a StepSummary plus a row a response
 for the statistics that need it whole; what those become is build.py's business.
 
-A segment's valid finite tokens are copied into a buffer of the first-level cache; NaN, infinite, missing and masked
-positions are counted and left out, so they take part in no sum (estimands section 1). With one advantage a response,
-every advantage-weighted sum is that advantage times an unweighted one, formed once a response.
+A segment is copied into a buffer of the first-level cache, from which masked, missing, NaN and infinite positions are
+then packed away and counted: they take part in no sum (estimands section 1). With one advantage a response, also when
+it came spread over the tokens, every advantage-weighted sum is that advantage times an unweighted one, formed once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from triage_monitor.summary.jit import compiled
+from triage_monitor.summary.jit import REORDER, compiled
 from triage_monitor.summary.kernel_segment import (
     REGION_SUMS,
     Floats,
@@ -32,6 +32,7 @@ from triage_monitor.summary.kernel_segment import (
     small_moments,
     threshold_counts,
 )
+from triage_monitor.summary.states import MASKED, PRESENT
 
 States = NDArray[np.uint8]
 
@@ -53,36 +54,63 @@ M_NEGATIVE, M_POSITIVE, M_BELOW, M_ABOVE, M_SUM_BELOW, M_SUM_ABOVE, M_DEEP = ran
 
 
 @compiled()
-def pack(
-    gap_T: Gaps, state_T: States, advantage_T: Floats, start: int, stop: int, x: Gaps, a: Floats, counts: Ints
-) -> tuple[int, int]:
-    """Copies the valid tokens of positions start..stop; (tokens, valid tokens)."""
-    tokens = n = 0
-    for t in range(start, stop):
-        if state_T.size and state_T[t] == 0:
-            continue
-        tokens += 1
-        d = gap_T[t]
-        if state_T.size and state_T[t] == 2:
-            counts[C_MISSING] += 1
-        elif np.isnan(d):
-            counts[C_NAN] += 1
-        elif np.isinf(d):
-            counts[C_POS_INF if d > 0 else C_NEG_INF] += 1
-        else:
-            x[n] = d
-            if advantage_T.size:
-                a[n] = advantage_T[t]
-            n += 1
-    return tokens, n
-
-
-@compiled()
 def copy_segment(gap_T: Gaps, start: int, n: int, x: Gaps) -> None:
     # An index that might be negative (Python's wrap-around) would keep this loop from being vectorised.
     base = np.uintp(start)
     for i in range(n):
         x[i] = gap_T[base + np.uintp(i)]
+
+
+@compiled(REORDER)
+def all_present(state_T: States, start: int, n: int) -> bool:
+    base = np.uintp(start)
+    other = 0
+    for i in range(n):
+        other += state_T[base + np.uintp(i)] != PRESENT
+    return other == 0
+
+
+@compiled()
+def pack_present(state_T: States, start: int, n: int, x: Gaps, a: Floats, counts: Ints) -> tuple[int, int]:
+    """Moves the present tokens of a copied segment to its front; (tokens, present tokens)."""
+    base = np.uintp(start)
+    tokens = present = 0
+    for i in range(n):
+        state = state_T[base + np.uintp(i)]
+        x[present] = x[i]
+        a[present] = a[i]
+        present += state == PRESENT
+        tokens += state != MASKED
+    counts[C_MISSING] += tokens - present
+    return tokens, present
+
+
+@compiled()
+def pack_finite(n: int, x: Gaps, a: Floats, counts: Ints) -> int:
+    """Moves the finite gaps to the front and counts the others by kind."""
+    kept = 0
+    for i in range(n):
+        d = x[i]
+        x[kept] = d
+        a[kept] = a[i]
+        if np.isfinite(d):
+            kept += 1
+        elif np.isnan(d):
+            counts[C_NAN] += 1
+        else:
+            counts[C_POS_INF if d > 0 else C_NEG_INF] += 1
+    return kept
+
+
+@compiled()
+def one_advantage(advantage_T: Floats, state_T: States, first: int, last: int) -> tuple[bool, float]:
+    """Whether every token of a response has the same advantage, as most trainers' [B, T] tensors do; and which."""
+    base = np.uintp(first)
+    value = advantage_T[base]
+    for t in range(last - first):
+        if advantage_T[base + np.uintp(t)] != value and not (state_T.size and state_T[base + np.uintp(t)] != PRESENT):
+            return False, 0.0
+    return True, value
 
 
 @compiled()
@@ -247,7 +275,6 @@ def reduce_shard(
 ) -> None:
     """`spec`: near_zero, tau_ana, deep_tail. Adds into every array from `raw` on."""
     minimum = -(-length // 4)
-    by_token = advantage_T.size > 0
     x = np.empty(length, dtype=gap_T.dtype)
     a, large_L, grow, shift = np.zeros(length), np.zeros(length + 1), np.zeros(length), np.zeros(length)
     bits = shift.view(np.int64)
@@ -266,8 +293,13 @@ def reduce_shard(
         before[:], worst[:], seen[:], region[:], sides[:] = 0, -1, 0, 0.0, 0.0
         zeros = valid = present = 0
         gap_sum = advantage = 0.0
-        if not by_token:
+        many = False
+        if not advantage_T.size:
             advantage = advantage_R[r]
+        elif first < last:
+            one, advantage = one_advantage(advantage_T, state_T, first, last)
+            many = not one
+        if not many:
             if not np.isfinite(advantage):
                 response[r, UNUSABLE_ADVANTAGE] = 1
                 advantage = 0.0
@@ -279,9 +311,13 @@ def reduce_shard(
             counts[C_SEGMENTS] += 1
             tokens = n = min(length, last - start)
             copy_segment(gap_T, start, n, x)
+            if many:
+                copy_segment(advantage_T, start, n, a)
+            if state_T.size and not all_present(state_T, start, n):
+                tokens, n = pack_present(state_T, start, n, x, a, counts)
             total, square = power_sums(x, n)
-            if by_token or state_T.size or not np.isfinite(total):
-                tokens, n = pack(gap_T, state_T, advantage_T, start, start + n, x, a, counts)
+            if not np.isfinite(total):
+                n = pack_finite(n, x, a, counts)
                 total, square = power_sums(x, n)
             present += tokens
             if n == 0:
@@ -290,7 +326,7 @@ def reduce_shard(
             measure(x, n, total, square, spec, large_L, grow, shift, bits, moments, counts, sums)
             valid += n
             gap_sum += total
-            if by_token:
+            if many:
                 broken, zero = usable(a, n)
                 zeros += zero
                 response[r, UNUSABLE_ADVANTAGE] += broken
@@ -321,7 +357,7 @@ def reduce_shard(
             else:
                 before[:] = 0
         response[r, TOKENS], response[r, VALID], response[r, GAP_SUM] = present, valid, gap_sum
-        if not by_token:
+        if not many:
             region_sums_one_sign(advantage, float(valid), sides, region)
         elif valid > 0 and zeros == valid:
             response[r, ZERO_ADVANTAGE] = 1
