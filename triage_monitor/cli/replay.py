@@ -1,7 +1,7 @@
 """`triage-monitor replay`: sends a recorded run to a server by the calls a trainer makes, in the order of its steps.
 
 For each recorded attempt it asks the server for an attempt from that first step on, then sends every shard as an Arrow
-stream and waits for the acknowledgement. Unlike a trainer it drops nothing that the server cannot take at once but tries
+stream and waits for the acknowledgement. Unlike a trainer it drops nothing the server cannot take at once but tries
 again, until `--patience` runs out. The launch id comes from the recording: a replay that broke off can be repeated.
 """
 

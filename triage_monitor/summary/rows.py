@@ -16,6 +16,7 @@ import pyarrow as pa
 from triage_monitor.errors import InputError
 from triage_monitor.summary.rows_arrow import rows_from_table, table_from_rows
 from triage_monitor.summary.rows_check import Frame, check_frame
+from triage_monitor.summary.rows_columns import check_list_ends
 from triage_monitor.summary.rows_values import UpdateRows, checked_settings, rows_from_arrays
 
 __all__ = [
@@ -72,6 +73,7 @@ def decode_stream(body: bytes | memoryview, *, max_tokens: int) -> UpdateRows:
         table.validate(full=True)
     except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
         raise InputError("damaged_stream", f"the Arrow stream is damaged: {_first_line(error)}") from error
+    check_list_ends(table)
     rows = rows_from_table(table)
     if rows.tokens > max_tokens:
         raise InputError("too_large", f"holds {rows.tokens} positions; at most {max_tokens} are taken in one body")

@@ -182,3 +182,14 @@ def without_text_views(table: pa.Table) -> pa.Table:
         if pa.types.is_string_view(field.type):
             table = table.set_column(number, field.name, table[field.name].cast(pa.large_string()))
     return table
+
+
+def check_list_ends(table: pa.Table) -> None:
+    """Offsets begin at 0 and end at the last value: writers cut slices to size, so anything else is damage."""
+    for name in table.column_names:
+        if pa.types.is_list(table[name].type) or pa.types.is_large_list(table[name].type):
+            for chunk in table[name].chunks:
+                first, last = chunk.offsets[0].as_py(), chunk.offsets[-1].as_py()
+                if first != 0 or last != len(chunk.values):
+                    detail = f"has offsets from {first} to {last} for {len(chunk.values)} values"
+                    raise InputError("offsets", detail, column=name)
