@@ -33,7 +33,7 @@ FINAL_RATE_RATIO = 0.1
 
 @dataclass(frozen=True, slots=True)
 class WarmupRecipe:
-    updates: int = 800
+    updates: int = 500
     batch: int = 32
     learning_rate: float = 5e-3
     weight_decay: float = 0.01
