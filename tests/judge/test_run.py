@@ -171,11 +171,14 @@ def test_stopped_after_any_update_it_continues_bit_for_bit() -> None:  # case C3
     whole, expected = run(updates)
     assert {stage for _, stage in marks(expected)} >= {"healthy", "not_observable", "terminal", "warming_up"}
     assert any(item.change for item in expected)
+    stored = {}
     monitor, judgements = RunMonitor(SETTINGS), []
-    for index, item in enumerate(updates):
-        judgements.append(monitor.accept(*item))
+    for step, attempt, summary in updates:
+        stored[step, attempt] = summary
+        judgements.append(monitor.accept(step, attempt, summary))
         text = json.dumps(monitor.state(), allow_nan=False)
-        monitor = RunMonitor.restore(SETTINGS, DEFAULT_SPEC, json.loads(text), reversed(updates[: index + 1]))
+        recent = [(*key, stored[key]) for key in reversed(monitor.window_keys())]
+        monitor = RunMonitor.restore(SETTINGS, DEFAULT_SPEC, json.loads(text), recent)
         assert json.dumps(monitor.state()) == text
     assert judgements == expected
     assert monitor.state() == whole.state()
@@ -194,11 +197,13 @@ def test_restart_alone_makes_no_transition_and_pushes_no_parameter() -> None:  #
     assert restored.accept(47, 0, update(47, 4.0)).change is None
 
 
-def test_restore_refuses_a_window_with_a_hole() -> None:
-    updates = calm(30)
+def test_restored_before_a_new_attempt_the_window_is_full_again() -> None:  # case C34
+    updates = calm(31)
     monitor, _ = run(updates)
-    with pytest.raises(StoreCorrupt, match="update 27 of attempt 0"):
-        RunMonitor.restore(SETTINGS, DEFAULT_SPEC, monitor.state(), [item for item in updates if item[0] != 27])
+    rewound = RunMonitor.restore(SETTINGS, DEFAULT_SPEC, monitor.state(), updates[:21])
+    _, judgements = run(calm(3, 21, attempt=1), rewound)
+    last = judgements[-1].window
+    assert (last["first_step"], last["step"], last["attempt"], last["updates"]) == (19, 23, 1, 5)
 
 
 def test_restore_refuses_a_state_of_another_format() -> None:

@@ -135,7 +135,7 @@ class RunMonitor:
         self._window.start_attempt(attempt, from_step)
 
     def window_keys(self) -> list[tuple[int, int]]:
-        """(step, attempt) of the updates the window holds: the summaries that `restore` will need."""
+        """(step, attempt) of the updates the window holds: the ones `restore` has to be given."""
         return [(step, attempt) for step, attempt, _ in self._window.live()]
 
     def clear(self, step: int) -> Transition | None:
@@ -158,7 +158,6 @@ class RunMonitor:
         """JSON-able; with the window's stored summaries it is all that `restore` needs."""
         return {
             "format": STATE_FORMAT,
-            "window": [list(key) for key in self.window_keys()],
             "attempts": [list(item) for item in self._window.starts.items()],
             "last": None if self._last is None else list(self._last),
             "detector": self._detector.to_dict(),
@@ -175,21 +174,19 @@ class RunMonitor:
         state: Mapping[str, Any],
         recent: Iterable[tuple[int, int, StepSummary]],
     ) -> RunMonitor:
-        """Continues a stopped run. `recent` holds (step, attempt, summary), at least the updates of `state["window"]`.
+        """Continues a stopped run with `recent` as its window: (step, attempt, summary) of the newest updates in force.
 
-        Changed settings apply from the next update on; a criterion whose level changed starts counting anew.
-        Raises StoreCorrupt when an update of the window is missing.
+        With the updates of `window_keys` it goes on exactly as the stopped one would have. With the updates before a
+        new attempt's first step it is that run, rewound to there. Changed settings apply from the next update on; a
+        criterion whose level changed starts counting anew. Raises StoreCorrupt for a state of another format.
         """
         if state.get("format") != STATE_FORMAT:
             raise StoreCorrupt(f"judge state has format {state.get('format')!r}, this version reads {STATE_FORMAT}")
         monitor = cls(settings, spec)
-        stored = {(step, attempt): summary for step, attempt, summary in recent}
         for attempt, from_step in state["attempts"]:
             monitor._window.start_attempt(attempt, from_step)
-        for step, attempt in state["window"]:
-            if (step, attempt) not in stored:
-                raise StoreCorrupt(f"the window needs update {step} of attempt {attempt}, which is not stored")
-            monitor._window.put(step, attempt, stored[step, attempt])
+        for step, attempt, summary in recent:
+            monitor._window.put(step, attempt, summary)
         last = state["last"]
         monitor._last = None if last is None else (last[0], last[1])
         monitor._detector = detector.DetectorState.from_dict(state["detector"])
