@@ -5,8 +5,8 @@
 
 Environment names are TRIAGE_ and the dotted name in capitals with `__` for each dot; variables without `__` are none
 of ours. Values are read as TOML, else as text. An unknown key, a wrong type or a value out of range raises ConfigError
-naming the dotted key; nothing is corrected. The judge and the summary declare their own settings; this module
-assembles them. `deploy/triage-monitor.toml` shows every section.
+naming the dotted key; nothing is corrected. `[judge_by_run."name or pattern"]` lays a table over `[judge]` for the
+runs it matches. The judge and the summary declare their own settings; this module assembles them. `deploy/triage-monitor.toml` shows every section.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,11 @@ class Settings:
     hooks: HookSettings = field(default_factory=HookSettings)
     summary: SummarySpec = DEFAULT_SPEC
     judge: JudgeSettings = field(default_factory=JudgeSettings)
+    judge_by_run: Mapping[str, JudgeSettings] = field(default_factory=dict)
+
+    def judge_for(self, run: str) -> JudgeSettings:
+        """The first pattern of `judge_by_run` that the run's name matches, else `judge`."""
+        return next((own for pattern, own in self.judge_by_run.items() if fnmatchcase(run, pattern)), self.judge)
 
     @classmethod
     def load(
@@ -157,7 +163,22 @@ class Settings:
             hooks=read_table(HookSettings, data.get("hooks", {}), "hooks"),
             summary=read_table(SummarySpec, data.get("summary", {}), "summary"),
             judge=JudgeSettings.from_dict(data.get("judge", {})),
+            judge_by_run={
+                pattern: JudgeSettings.from_dict(_over(data.get("judge", {}), own), f"judge_by_run.{pattern}")
+                for pattern, own in data.get("judge_by_run", {}).items()
+            },
         )
+
+
+def _over(base: Mapping[str, Any], own: object) -> dict[str, Any]:
+    """`own` laid over `base`, table by table."""
+    if not isinstance(own, Mapping):
+        raise ConfigError(f"judge_by_run: expected a table a pattern, got {type(own).__name__}")
+    merged = dict(base)
+    for name, value in own.items():
+        below = merged.get(name)
+        merged[name] = _over(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged
 
 
 def is_loopback(host: str) -> bool:

@@ -138,7 +138,7 @@ class Sidecar:
             known = await asyncio.to_thread(self.store.runs)
             if len(known) >= self.settings.runs.max_runs:
                 raise Problem(507, "too_many_runs", f"there are {len(known)} runs, as many as max_runs allows")
-            live = LiveRun(name, self.store, self.settings.judge, self.settings.summary)
+            live = LiveRun(name, self.store, self.settings.judge_for(name), self.settings.summary)
             live.created_at = live.last_seen = self.now()
             change = live.monitor.start()
             params = change.params.issued(version=1, step=0, reason=change.reason)
@@ -150,7 +150,7 @@ class Sidecar:
             return live
 
     async def _load(self, name: str) -> LiveRun:
-        live = LiveRun(name, self.store, self.settings.judge, self.settings.summary)
+        live = LiveRun(name, self.store, self.settings.judge_for(name), self.settings.summary)
         await self.reload(live)
         self.runs[name] = live
         return live
