@@ -87,6 +87,13 @@ def _tables(length: int, phi: float) -> tuple[NDArray[np.uint8], NDArray[np.int6
     return level, heavy
 
 
+def _read_only(array: Array) -> Array:
+    """Views of received bytes are read-only; with every input so, the kernel is compiled once a type, not twice."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 def _reduce(tokens: Tokens, spec: SummarySpec, draft: Draft) -> NDArray[np.float64]:
     raw = np.zeros((3, RAW_BINS), dtype=np.uint32)
     counts = np.zeros(kernel.CALL_COUNTS, dtype=np.int64)
@@ -96,11 +103,11 @@ def _reduce(tokens: Tokens, spec: SummarySpec, draft: Draft) -> NDArray[np.float
     rows = np.zeros((tokens.responses, kernel.RESPONSE_COLUMNS))
     histograms = draft.histograms
     kernel.reduce_shard(
-        tokens.gap_T,
-        tokens.state_T,
-        tokens.offset_R1,
-        tokens.advantage_R,
-        tokens.advantage_T,
+        _read_only(tokens.gap_T),
+        _read_only(tokens.state_T),
+        _read_only(tokens.offset_R1),
+        _read_only(tokens.advantage_R),
+        _read_only(tokens.advantage_T),
         spec.segment,
         np.array([spec.near_zero, spec.tau_ana, spec.deep_tail]),
         *_tables(spec.segment, spec.phi),
