@@ -54,8 +54,12 @@ class Ingest:
         self.budget = ByteBudget(self._settings.max_inflight_bytes, self._settings.max_waiting)
 
     def warm_up(self) -> None:
-        """Compiles the kernel before the first update waits for it. Blocking."""
-        one = np.ones(1, dtype=np.float32)
+        """Compiles the kernel before the first update waits for it; for log-probs in the background. Blocking."""
+        self._compile("float32")
+        self._workers.submit(self._compile, "float64")
+
+    def _compile(self, kind: str) -> None:
+        one = np.ones(1, dtype=kind)
         summarize(gap=one, advantages=one, offsets=np.array([0, 1]), spec=self._sidecar.settings.summary)
 
     def close(self) -> None:
