@@ -227,7 +227,7 @@ MAGNITUDE_ROWS: tuple[Indicator, ...] = (
 )
 INTEGRITY_ROWS: tuple[Indicator, ...] = (
     _row(
-        "integrity", "nonfinite_fraction", "share", "Share of tokens whose gap is NaN or infinite", nonfinite_fraction
+        "integrity", "nonfinite_fraction", "share", "Share of tokens whose gap is not a finite number", nonfinite_fraction
     ),
     _row("integrity", "missing_fraction", "share", "Share of tokens the engine gave no value for", missing_fraction),
     _row(
