@@ -2,8 +2,9 @@
 
 Behaving ("ok") it keeps what a trainer relies on: idempotent shards, attempts by launch id, a parameter set with a long
 poll, acknowledgements. Otherwise: "hang" (takes the request, never answers), "deaf" (accepts, never reads), "slow" (one
-byte of the answer a second), "close" (closes instead of answering), "forget" (stores and then closes without answering), "garbage" (bytes that are no HTTP), "page" (200
-with HTML), "flood" (an endless answer), or a status number. `stop` and `start` keep the port.
+byte of the answer a second), "close" (closes instead of answering), "forget" (stores, then closes), "garbage" (bytes
+that are no HTTP), "page" (200 with HTML), "flood" (an endless answer), or a status number. `stop` and `start` keep the
+port.
 """
 
 from __future__ import annotations
@@ -188,19 +189,24 @@ class FaultServer:
             if before is body:
                 self.steps.append(step)
             self.changed.notify_all()
+        answer = {"params_version": (self.params or {}).get("version", 0)}
         if before is body:
-            return 201, {"params_version": 0}
-        return (200, {"params_version": 0}) if before == body else (409, {"reason": "conflict"})
+            return 201, answer
+        return (200, answer) if before == body else (409, {"reason": "conflict"})
 
     def _wait_for_params(self, query: dict[str, list[str]]) -> tuple[int, dict[str, Any] | None]:
         after = int(query.get("after", ["-1"])[0])
         deadline = monotonic() + float(query.get("wait", ["0"])[0])
 
+        def is_news() -> bool:
+            version = (self.params or {}).get("version", -1)
+            return not isinstance(version, int) or version > after
+
         def has_news() -> bool:
-            return self._listener is None or self.behaviour != "ok" or (self.params or {}).get("version", -1) > after
+            return self._listener is None or self.behaviour != "ok" or is_news()
 
         with self.changed:
             self.changed.wait_for(has_news, max(0.0, deadline - monotonic()))
             if self.params is None:
                 return 404, {"reason": "no_such_run"}
-            return (200, self.params) if self.params["version"] > after else (304, None)
+            return (200, self.params) if is_news() else (304, None)

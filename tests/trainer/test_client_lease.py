@@ -108,7 +108,7 @@ def test_lease_ends_after_its_updates_of_silence_and_returns_with_the_first_word
 def test_every_word_renews_the_lease() -> None:
     desk = a_desk()
     desk.offer(parameter_set(1))
-    for step in range(0, 40):
+    for step in range(40):
         if step % 3 == 0:
             desk.heard(0.0)
         assert desk.decide(step, 0.0)[0].version == 1

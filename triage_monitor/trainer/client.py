@@ -34,7 +34,7 @@ from triage_monitor.trainer.arrays import hold
 from triage_monitor.trainer.courier import Courier
 from triage_monitor.trainer.lease import Limits, ParameterDesk
 from triage_monitor.trainer.outbox import Outbox
-from triage_monitor.trainer.route import at_least_one, checked_route, not_negative
+from triage_monitor.trainer.route import at_least_one, checked_route, not_negative, seconds
 from triage_monitor.trainer.transport import Link, Timeouts, checked_url
 
 _TOKEN = re.compile(r"[!-~]{1,4096}")
@@ -91,22 +91,22 @@ class Monitor:
         timeouts = Timeouts(connect_timeout, timeout, call_timeout)
         if token is not None and not _TOKEN.fullmatch(token):
             raise ConfigError("token must be printable ASCII without spaces")
-        for name, seconds in (("poll_seconds", poll_seconds), ("exit_flush_seconds", exit_flush_seconds)):
-            if not 0 <= seconds <= 300:
-                raise ConfigError(f"{name} must lie in [0, 300], got {seconds!r}")
         route = checked_route(run, shards, shard, launch_id, mode, spec, settings, compression)
         self._outbox = Outbox(
             at_least_one("queue_updates", queue_updates), at_least_one("max_queue_bytes", max_queue_bytes)
         )
-        self._desk = ParameterDesk(_checked_default(safe_default), limits, pause_silence_seconds)
+        self._desk = ParameterDesk(
+            _checked_default(safe_default), limits, seconds("pause_silence_seconds", pause_silence_seconds, 1e9)
+        )
 
         def connect() -> Link:
             return Link(address, token, timeouts, ssl_context)
 
+        route.rehearse()
         connect().close()  # what TLS or the headers have against the configuration shows here
-        self._courier = Courier(route, self._outbox, self._desk, connect, poll_seconds)
+        self._courier = Courier(route, self._outbox, self._desk, connect, seconds("poll_seconds", poll_seconds, 300.0))
         self._courier.attempt = None if attempt is None else not_negative("attempt", attempt)
-        self._exit_flush_seconds = exit_flush_seconds
+        self._exit_flush_seconds = seconds("exit_flush_seconds", exit_flush_seconds, 300.0)
         self._described = f"Monitor({address!r}, run={run!r}, shards={shards}, shard={shard})"
         _open.add(self)
         if shard == 0:
@@ -189,7 +189,7 @@ class Monitor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(10.0 if error is None else self._exit_flush_seconds)
 
     def __repr__(self) -> str:
         return self._described

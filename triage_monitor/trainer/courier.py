@@ -71,6 +71,7 @@ class Courier:
         self._links = []
         self._starting = threading.Lock()
         self._stop = threading.Event()
+        self._news = threading.Event()  # an answer spoke of a version that the poll has not brought yet
         self._sender: threading.Thread | None = None
         self._poller: threading.Thread | None = None
         self._said_reachable: bool | None = None
@@ -100,6 +101,7 @@ class Courier:
 
     def stop(self) -> None:
         self._stop.set()
+        self._news.set()
         self._outbox.abandon()
         for link in list(self._links):
             link.abort()
@@ -199,6 +201,8 @@ class Courier:
         if answer.verdict is Verdict.OK:
             self._outbox.delivered(item, duplicate=answer.status == 200)
             self._heard()
+            if answer.body.get("params_version", self._desk.seen_version) != self._desk.seen_version:
+                self._news.set()
         elif answer.verdict is Verdict.NEVER:
             self._outbox.refused(item, answer.reason, answer.detail)
         else:
@@ -218,18 +222,28 @@ class Courier:
             )
             if answer.verdict is not Verdict.OK:
                 seen = None
-                if answer.verdict is Verdict.AGAIN:
-                    self._unheard(answer.detail)
-                elif answer.status != 404:  # before its first update a run is unknown
-                    self._outbox.note_error(f"parameters: {answer.detail}")
-                self._stop.wait(backoff.next_delay(answer.retry_after))
+                self._note_failed_poll(answer)
+                if self._wait_for_news(backoff.next_delay(answer.retry_after)):
+                    backoff.reset()
                 continue
             backoff.reset()
             self._heard()
             self._take_in(answer)
             if self._desk.seen_version == seen:
-                self._stop.wait(_POLL_GAP - (monotonic() - started))
+                self._wait_for_news(_POLL_GAP - (monotonic() - started))
             seen = self._desk.seen_version
+
+    def _wait_for_news(self, seconds: float) -> bool:
+        came = self._news.wait(max(0.0, seconds))
+        self._news.clear()
+        return came
+
+    def _note_failed_poll(self, answer: Answer) -> None:
+        if answer.status == 404:  # before its first update a run is unknown
+            return
+        self._outbox.note_error(f"parameters: {answer.detail}")
+        if answer.verdict is Verdict.AGAIN:
+            self._unheard(answer.detail)
 
     def _take_in(self, answer: Answer) -> None:
         if not answer.body:

@@ -17,7 +17,7 @@ from typing import Any
 from triage_monitor.errors import ConfigError, InputError
 from triage_monitor.summary.rows import STREAM_MIME, SUMMARY_MIME, checked_settings, encode_stream, rows_from_arrays
 from triage_monitor.summary.spec import SummarySpec
-from triage_monitor.trainer.arrays import unpad
+from triage_monitor.trainer.arrays import hold, unpad
 from triage_monitor.trainer.outbox import Parcel
 
 log = logging.getLogger("triage_monitor.monitor")
@@ -55,6 +55,14 @@ class Route:
         from triage_monitor.summary.codec import encode
 
         return encode(rows.summarize(self.spec))
+
+    def rehearse(self) -> None:
+        """Encodes one token, so that what loads on first use (numpy.ma, a compiled kernel) loads in this thread.
+
+        A process forked while another thread imports would be left with half a module for good.
+        """
+        token = {"gap": hold([0.0]), "advantages": hold([0.0]), "offsets": hold([0, 1]), "mask": hold([1])}
+        self.encode(Parcel(0, 0, token, 0))
 
 
 def checked_route(
@@ -104,13 +112,23 @@ def launcher_id(shards: int) -> str:
 
 
 def not_negative(name: str, value: Any) -> int:
-    number = operator.index(value) if not isinstance(value, bool) else -1
+    try:
+        number = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = -1
     if number < 0:
         raise ConfigError(f"{name} must be an integer of at least 0, got {value!r:.40}")
     return number
 
 
 def at_least_one(name: str, value: Any) -> int:
-    if not_negative(name, value) == 0:
+    number = not_negative(name, value)
+    if number == 0:
         raise ConfigError(f"{name} must be at least 1")
-    return operator.index(value)
+    return number
+
+
+def seconds(name: str, value: Any, longest: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= longest:
+        raise ConfigError(f"{name} must be seconds from 0 to {longest:g}, got {value!r:.40}")
+    return float(value)

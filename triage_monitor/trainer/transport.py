@@ -8,6 +8,7 @@ One `Link` serves one thread and holds one connection; `abort` may come from any
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401  resolving a host name loads it otherwise, in a thread: see Route.rehearse
 import json
 import socket
 import ssl
