@@ -15,7 +15,7 @@ CALM_UPDATES = 80
 NOISE = (1.0, 1.04, 0.97, 1.02, 0.99)
 DRIFTING = {"q0_001_all": -3.4}
 WORSE = {"q0_001_all": -4.5, "mismatch_energy": 0.08}
-BROKEN = {**WORSE, "q0_05_all": -0.4, "abs_delta_mean": 0.12, "near_zero_fraction": 0.5}
+BROKEN = {**WORSE, "q0_05_all": -0.4, "abs_delta_mean": 0.15, "near_zero_fraction": 0.5}
 
 
 def calm(count: int = CALM_UPDATES, first: int = 0) -> list[Observation]:
@@ -106,7 +106,7 @@ def test_bulk_of_the_distribution_moving_is_terminal_and_latches() -> None:
     state, found = run(calm() + then(10, **BROKEN) + after)
     assert stages(found)[1:] == [(CALM_UPDATES + 4, "terminal")]
     assert found[-1].rule == "terminal_magnitude"
-    assert found[-1].evidence["abs_delta_mean"]["ratio"] == pytest.approx(0.12 / 0.045)
+    assert found[-1].evidence["abs_delta_mean"]["ratio"] == pytest.approx(0.15 / 0.045)
     assert state.latched
 
 

@@ -53,8 +53,8 @@ PRE_TERMINAL = Rule(
 )
 TERMINAL = Rule(
     criteria=(
-        Criterion("q0.05_all", 2.0, 1.6, take=Take.NEGATIVE, floor=0.05),
-        Criterion("abs_delta_mean", 2.0, 1.6, floor=0.02),
+        Criterion("q0.05_all", 2.5, 2.0, take=Take.NEGATIVE, floor=0.05),
+        Criterion("abs_delta_mean", 3.0, 2.4, floor=0.02),
         Criterion("near_zero_fraction", 2.0, 1.6, take=Take.COMPLEMENT, floor=0.1),
     ),
     votes=1,
