@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
 
 import ml_dtypes
@@ -60,8 +59,8 @@ def assert_same_bits(left: torch.Tensor, right: torch.Tensor) -> None:
 def test_the_fused_form_gives_the_bits_of_the_torch_form(options: QuantOptions) -> None:
     for seed in range(120):
         x = random_input(seed)
-        fused = torch.from_numpy(nvfp4_cpu.fake_quantize(x.numpy(), options))
-        assert fused.shape == x.shape
+        fused = torch.full_like(x, 7.0)
+        nvfp4_cpu.fake_quantize(x.numpy(), fused.numpy(), options)
         assert_same_bits(fused, fake_quantize_torch(x, options))
 
 
@@ -93,9 +92,9 @@ def test_plain_float32_on_the_cpu_takes_the_fused_form(monkeypatch: pytest.Monke
     taken: list[QuantOptions] = []
     fused = nvfp4_cpu.fake_quantize
 
-    def noted(x: np.ndarray, options: QuantOptions) -> np.ndarray:
+    def noted(x: np.ndarray, out: np.ndarray, options: QuantOptions) -> None:
         taken.append(options)
-        return fused(x, options)
+        fused(x, out, options)
 
     monkeypatch.setattr(nvfp4_cpu, "fake_quantize", noted)
     x = torch.randn(16, 32, generator=torch.Generator().manual_seed(1), requires_grad=True)
@@ -118,25 +117,6 @@ def test_under_vmap_each_sample_has_its_own_tensor_scale() -> None:
     assert torch.equal(got, fake_quantize(x, QuantOptions(row_scaled_activation=True)))
 
 
-def test_another_thread_runs_while_a_kernel_does() -> None:
-    x = np.random.default_rng(3).standard_normal((40_000, 1024), dtype=np.float32)
-    nvfp4_cpu.fake_quantize(x[:16], QuantOptions())
-    done = threading.Event()
-    ticks = 0
-
-    def quantise() -> None:
-        nvfp4_cpu.fake_quantize(x, QuantOptions())
-        done.set()
-
-    worker = threading.Thread(target=quantise)
-    worker.start()
-    while not done.is_set():
-        ticks += 1
-        time.sleep(0)
-    worker.join()
-    assert ticks > 100
-
-
 def test_without_a_place_for_a_compile_cache_it_still_works() -> None:
     script = """
 import numba.core.caching as caching
@@ -144,7 +124,9 @@ caching.CacheImpl._locator_classes = []
 import numpy as np
 from triage_monitor.trainer.nvfp4_cpu import fake_quantize
 from triage_monitor.trainer.nvfp4_options import QuantOptions
-print(fake_quantize(np.full((1, 16), 6.0, np.float32), QuantOptions(static_amax=2688.0)).sum())
+out = np.zeros((1, 16), np.float32)
+fake_quantize(np.full((1, 16), 6.0, np.float32), out, QuantOptions(static_amax=2688.0))
+print(out.sum())
 """
     quick = {**os.environ, "NUMBA_OPT": "0"}  # compiling is all that takes time here
     ran = subprocess.run(

@@ -3,7 +3,7 @@
 golden/nvfp4_vectors.npz was made by `write_golden`, which records what `quantize` gives only after the ml_dtypes
 reference and, for 1x16 blocks with the 2^-6 floor, torchao gave the same. To make it again after a change of format:
 
-    python -c "import sys; sys.path.insert(0, 'tests'); from trainer.test_nvfp4_golden import write_golden; write_golden()"
+    PYTHONPATH=tests python -c "from trainer.test_nvfp4_golden import write_golden; write_golden()"
 """
 
 from __future__ import annotations

@@ -51,51 +51,47 @@ _as_float = _reinterpretation(types.int32, types.float32, ir.FloatType())
 _as_bits = _reinterpretation(types.float32, types.int32, ir.IntType(32))
 
 
-def fake_quantize(x: Floats, options: QuantOptions) -> Floats:
-    """x [..., n], C-contiguous and of a shape the options allow, to a new array of that shape."""
-    out = np.empty_like(x)
+def fake_quantize(x: Floats, out: Floats, options: QuantOptions) -> None:
+    """x, out [..., n], C-contiguous, not empty and of a shape the options allow; out is written."""
     static_scale = (
         F32(0.0) if options.static_amax is None else max(F32(options.static_amax) / DIVISOR, MIN_TENSOR_SCALE)
     )
-    shape = (-1, x.shape[-1])
     _fake_quantize(
-        x.view(I32).reshape(shape),
-        out.view(I32).reshape(shape),
+        x.reshape(-1).view(I32),
+        out.reshape(-1).view(I32),
+        x.shape[-1] if options.row_scaled_activation else x.size,
+        x.shape[-1] // BLOCK if options.tile_2d else 0,
         static_scale,
-        options.row_scaled_activation,
-        options.tile_2d,
         _FLOORS[options.scale_floor],
         BLOCK,
     )
-    return out
 
 
 @compiled()
 def _fake_quantize(
-    bits: Bits, out: Bits, static_scale: np.float32, by_row: bool, by_tile: bool, floor: np.float32, width: int
+    bits: Bits, out: Bits, span: int, tile_stride: int, static_scale: np.float32, floor: np.float32, width: int
 ) -> None:
-    """bits [R, n] -> out [R, n], C-contiguous; n (and R if by_tile) multiples of 16.
+    """bits, out [R * n]; each `span` elements share a tensor scale; tile_stride is n / 16, or 0 for no tiles.
 
-    static_scale 0 means from amax: each row's if by_row, else the tensor's. width is 16 and comes from outside because
-    a trip count the compiler cannot see keeps the inner loop vectorised.
+    static_scale 0 means from amax. width is 16 and comes from outside because a trip count that the compiler cannot
+    see keeps the inner loop vectorised.
     """
-    rows, blocks = bits.shape[0], bits.shape[1] // width
-    flat, flat_out = bits.reshape(-1), out.reshape(-1)
-    amax = np.empty(rows * blocks, np.int32)
-    tensor_scale = np.empty(rows * blocks, np.float32)
-    inverse = np.empty(rows * blocks, np.float32)
-    _block_amax(flat, amax)
-    if by_tile:
-        _share_over_tiles(amax.reshape(rows, blocks))
-    if by_row:
-        for r in range(rows):
-            tensor_scale[r * blocks : (r + 1) * blocks] = _tensor_scale(bits[r])
-    else:
-        tensor_scale[:] = static_scale if static_scale > F32(0.0) else _tensor_scale(flat)
-    _block_scales(amax, tensor_scale, inverse, floor)
+    amax = np.empty(bits.size // width, np.int32)
+    scale = np.empty(amax.size, np.float32)
+    inverse = np.empty(amax.size, np.float32)
+    _block_amax(bits, amax)
+    if tile_stride > 0:
+        _share_over_tiles(amax, tile_stride)
+    per_span = span // width
+    for start in range(0, amax.size, per_span):
+        at = start * width
+        S = static_scale if static_scale > F32(0.0) else _tensor_scale(bits[at : at + span])
+        for b in range(start, start + per_span):
+            scale[b] = S
+    _block_scales(amax, scale, inverse, floor)
     for b in range(amax.size):
         at = b * width
-        _round(flat[at : at + width], flat_out[at : at + width], inverse[b], tensor_scale[b])
+        _round(bits[at : at + width], out[at : at + width], inverse[b], scale[b])
 
 
 @compiled()
@@ -111,14 +107,15 @@ def _block_amax(bits: Bits, amax: Bits) -> None:
 
 
 @compiled()
-def _share_over_tiles(amax: Bits) -> None:
-    for top in range(0, amax.shape[0], 16):
-        first = amax[top]
-        for r in range(top + 1, top + 16):
-            for b in range(first.size):
-                first[b] = max(first[b], amax[r, b])
-        for r in range(top + 1, top + 16):
-            amax[r] = first
+def _share_over_tiles(amax: Bits, stride: int) -> None:
+    """Every 16 rows of `stride` blocks take the largest amax of their column."""
+    for top in range(0, amax.size, 16 * stride):
+        for column in range(top, top + stride):
+            largest = I32(0)
+            for row in range(16):
+                largest = max(largest, amax[column + row * stride])
+            for row in range(16):
+                amax[column + row * stride] = largest
 
 
 @compiled()
@@ -132,13 +129,13 @@ def _tensor_scale(bits: Bits) -> np.float32:
 
 
 @compiled()
-def _block_scales(amax: Bits, tensor_scale: Floats, inverse: Floats, floor: np.float32) -> None:
-    """inverse: (1 / S) / s_b, 0 for a zero block. tensor_scale: S on entry, S * s_b on return, NaN for a NaN block."""
+def _block_scales(amax: Bits, scale: Floats, inverse: Floats, floor: np.float32) -> None:
+    """inverse: (1 / S) / s_b, 0 for a zero block. scale: S on entry, S * s_b on return, NaN for a NaN block."""
     for b in range(amax.size):
-        S = tensor_scale[b]
+        S = scale[b]
         block_scale = _round_e4m3(F32(F32(_as_float(min(amax[b], INFINITY)) / E2M1_MAX) / S), floor)
         inverse[b] = F32(F32(F32(1.0) / S) / block_scale) if block_scale > F32(0.0) else F32(0.0)
-        tensor_scale[b] = F32(S * block_scale) if amax[b] <= INFINITY else F32(np.nan)
+        scale[b] = F32(S * block_scale) if amax[b] <= INFINITY else F32(np.nan)
 
 
 @compiled()
