@@ -27,7 +27,7 @@ def read_parquet(path: Path, wanted: tuple[str, ...]) -> Iterator[pa.Table]:
     with _damage_named(path), pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
         schema = file.schema_arrow
         columns = [name for name in schema.names if name in wanted]
-        yield schema.empty_table()
+        yield _header(schema)
         for index in range(file.num_row_groups):
             group = file.metadata.row_group(index)
             values = sum(
@@ -43,7 +43,7 @@ def read_parquet(path: Path, wanted: tuple[str, ...]) -> Iterator[pa.Table]:
 def read_arrow_file(path: Path, wanted: tuple[str, ...]) -> Iterator[pa.Table]:
     with _damage_named(path), _mapped(path) as mapped:
         file = pa.ipc.open_file(pa.py_buffer(mapped))
-        yield file.schema.empty_table()
+        yield _header(file.schema)
         for index in range(file.num_record_batches):
             yield from _slices(file.get_batch(index), wanted, mapped)
 
@@ -52,9 +52,15 @@ def read_arrow_stream(path: Path, wanted: tuple[str, ...]) -> Iterator[pa.Table]
     with _damage_named(path), _mapped(path) as mapped:
         check_frame(memoryview(mapped), max_tokens=None, plain=False)
         stream = pa.ipc.open_stream(pa.py_buffer(mapped))
-        yield stream.schema.empty_table()
+        yield _header(stream.schema)
         for batch in stream:
             yield from _slices(batch, wanted, mapped)
+
+
+def _header(schema: pa.Schema) -> pa.Table:
+    """Every column, no row; fails here and not in the caller when a name is no text."""
+    assert all(isinstance(name, str) for name in schema.names)
+    return schema.empty_table()
 
 
 def _slices(batch: pa.RecordBatch, wanted: tuple[str, ...], mapped: mmap.mmap) -> Iterator[pa.Table]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json
 
 from triage_monitor.errors import InputError
@@ -31,11 +32,12 @@ def read_jsonl(path: Path, wanted: tuple[str, ...]) -> Iterator[pa.Table]:
     present: set[str] = set()
     for block in _blocks(path):
         first = _object(path, first_row, *block[0])
-        example |= {name: value for name, value in first.items() if value is not None or name not in example}
+        example |= {name: value for name, value in first.items() if value not in (None, []) or name not in example}
         table = _fast(block, _schema(example, wanted))
         if table is None:
             table = _line_by_line(path, first_row, block, wanted)
         present |= {name for name in table.column_names if table[name].null_count < len(table)}
+        present |= first.keys() & {"step", "advantage"}
         if first_row == 0:
             yield pa.table({name: pa.array([], pa.null()) for name in dict.fromkeys((*first, *sorted(present)))})
         yield table.select([name for name in table.column_names if name in present])
@@ -47,10 +49,11 @@ def _blocks(path: Path) -> Iterator[list[tuple[int, bytes]]]:
     number, rest = 1, b""
     with path.open("rb") as file:
         while chunk := file.read(BLOCK_BYTES):
-            whole, newline, rest = (rest + chunk).rpartition(b"\n")
+            is_last = len(chunk) < BLOCK_BYTES
+            whole, newline, rest = (rest + chunk, b"", b"") if is_last else (rest + chunk).rpartition(b"\n")
             if len(rest) > LINE_BYTES:
                 raise InputError("json", f"line {number} is longer than {LINE_BYTES} bytes", path=str(path))
-            if newline:
+            if newline or is_last:
                 yield from _numbered(whole.split(b"\n"), number)
                 number += whole.count(b"\n") + 1
     yield from _numbered([rest], number)
@@ -68,14 +71,26 @@ def _fast(block: list[tuple[int, bytes]], schema: pa.Schema) -> pa.Table | None:
     """None: to be read line by line."""
     joined = b"\n".join(line for _, line in block)
     try:
+        joined.decode()
         table = pa.json.read_json(
             pa.BufferReader(joined),
             read_options=pa.json.ReadOptions(use_threads=False, block_size=len(joined) + 1),
             parse_options=pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
         )
-    except pa.ArrowException:
+    except (pa.ArrowException, UnicodeDecodeError):
         return None
-    return table if len(table) == len(block) else None
+    return _with_flags(table) if len(table) == len(block) else None
+
+
+def _with_flags(table: pa.Table) -> pa.Table:
+    """A mask of 0 and 1 as booleans, so that every block of a file has the same form."""
+    if "mask" not in table.column_names or table["mask"].type == pa.list_(pa.bool_()):
+        return table
+    values = pc.list_flatten(table["mask"])
+    if len(values) and (pc.min(values).as_py() or 0) >= 0 and (pc.max(values).as_py() or 0) <= 1:
+        place = table.column_names.index("mask")
+        return table.set_column(place, "mask", table["mask"].cast(pa.list_(pa.bool_())))
+    return table
 
 
 def _schema(example: dict[str, Any], wanted: tuple[str, ...]) -> pa.Schema:

@@ -71,9 +71,9 @@ def decode_stream(body: bytes | memoryview, *, max_tokens: int) -> UpdateRows:
             _check_promises(reader.schema, view, frame)
             table = reader.read_all()
         table.validate(full=True)
+        check_list_ends(table)
     except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
         raise InputError("damaged_stream", f"the Arrow stream is damaged: {_first_line(error)}") from error
-    check_list_ends(table)
     rows = rows_from_table(table)
     if rows.tokens > max_tokens:
         raise InputError("too_large", f"holds {rows.tokens} positions; at most {max_tokens} are taken in one body")

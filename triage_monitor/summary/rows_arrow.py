@@ -50,9 +50,10 @@ def rows_from_table(table: pa.Table | pa.RecordBatch) -> UpdateRows:
     """Checks everything the module docstring says; raises InputError naming column and row (counted from 0)."""
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
-    ignored = check_columns(table.column_names)
-    kept, padding_rows = _without_padding(table)
+    kept, padding_rows = np.ones(0, np.bool_), 0
     try:
+        ignored = check_columns(table.column_names)
+        kept, padding_rows = _without_padding(table)
         if padding_rows == 0:
             return _read(table, ignored, 0)
         return _read(without_text_views(table).filter(pa.array(kept)), ignored, padding_rows)
@@ -60,7 +61,7 @@ def rows_from_table(table: pa.Table | pa.RecordBatch) -> UpdateRows:
         if error.row is None or padding_rows == 0:
             raise
         raise error.at(row=int(np.flatnonzero(kept)[error.row])) from None
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise InputError("unsupported", f"the table cannot be read: {str(error).splitlines()[0][:200]}") from error
 
 
