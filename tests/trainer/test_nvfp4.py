@@ -342,7 +342,7 @@ def test_the_recipe_translates_transformer_engines_names() -> None:
     assert recipe.gradient == QuantOptions()
 
 
-@pytest.mark.parametrize("field", ["nvfp4_4over6", "nvfp4_4over6_e4m3_use_256"])
-def test_an_unknown_scope_of_the_recipe_is_refused(field: str) -> None:
+@pytest.mark.parametrize("field", ["nvfp4_4over6", "nvfp4_4over6_e4m3_use_256", "nvfp4_4over6_err_mode"])
+def test_an_unknown_word_in_the_recipe_is_refused(field: str) -> None:
     with pytest.raises(ConfigError, match=field):
         Nvfp4Recipe(**{field: "weight"})

@@ -78,9 +78,10 @@ class Nvfp4Recipe:
     nvfp4_4over6_err_mode: ErrorMode = "MAE"
 
     def __post_init__(self) -> None:
-        for name in ("nvfp4_4over6", "nvfp4_4over6_e4m3_use_256"):
-            if getattr(self, name) not in get_args(Scope):
-                raise ConfigError(f"{name} must be one of {', '.join(get_args(Scope))}, not {getattr(self, name)!r}")
+        allowed = {"nvfp4_4over6": Scope, "nvfp4_4over6_e4m3_use_256": Scope, "nvfp4_4over6_err_mode": ErrorMode}
+        for name, values in allowed.items():
+            if getattr(self, name) not in get_args(values):
+                raise ConfigError(f"{name} must be one of {', '.join(get_args(values))}, not {getattr(self, name)!r}")
 
     def _options(self, scope: Scope, **fields: Any) -> QuantOptions:
         return QuantOptions(
