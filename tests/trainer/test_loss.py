@@ -121,6 +121,16 @@ def test_gate_carries_no_gradient() -> None:
     assert constant.grad.any()
 
 
+def test_repair_moves_the_learner_and_never_the_sampler() -> None:
+    batch = lay_out(make_responses(6))
+    sampler = batch.sampler.clone().requires_grad_()
+    token_loss, learner, _, advantages, mask = batch.arguments()
+    loss, stats = TriageLoss(ACTIVE)(token_loss, learner, sampler, advantages, mask, step=0)
+    loss.backward()
+    assert float(stats["repair_loss"]) > 0 and batch.learner.grad.any()
+    assert sampler.grad is None
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("name", "divisor"), AGGREGATIONS)
 def test_nothing_risky_is_bit_equal_to_the_base_loss(name, divisor, dtype: torch.dtype) -> None:

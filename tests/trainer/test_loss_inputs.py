@@ -147,6 +147,14 @@ def test_narrow_inputs_are_summed_in_float32(dtype: torch.dtype) -> None:
     torch.testing.assert_close(narrow.learner.grad.double(), wide.learner.grad, rtol=2e-2, atol=1e-6)
 
 
+def test_wider_logprobs_leave_the_base_loss_bit_equal() -> None:
+    batch = lay_out(make_responses(9))
+    base = batch.base.float()
+    loss, _ = TriageLoss(TriageParams())(base, *batch.arguments()[1:], step=0)
+    assert loss.dtype == torch.float32
+    assert torch.equal(loss, ((base * batch.mask).sum(-1) / batch.mask.sum(-1)).mean())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("layout", ["right", "packed"])
 def test_autocast_changes_no_bit(dtype: torch.dtype, layout: str) -> None:

@@ -92,6 +92,21 @@ def test_counts_may_be_tensors_or_numbers() -> None:
     assert torch.equal(*values)
 
 
+def test_counts_divided_by_the_world_size_serve_averaged_gradients() -> None:
+    batch = lay_out(make_responses(12))
+    loss, normalizer, segments = TriageLoss(ACTIVE), 7, 13
+    summed = run(loss, batch, normalizer=normalizer, repair_segments=segments)
+    averaged = run(loss, lay_out(make_responses(12)), normalizer=normalizer / 2, repair_segments=segments / 2)
+    assert_same((averaged[0] / 2, [[value / 2 for value in row] for row in averaged[1]]), summed)
+
+
+def test_a_global_count_of_zero_repair_segments_is_no_repair() -> None:
+    losers = [response for index, response in enumerate(make_responses(12)) if index % 2 == 0]
+    batch = lay_out(losers)
+    value, stats = TriageLoss(ACTIVE)(*batch.arguments(), step=0, normalizer=4, repair_segments=0)
+    assert torch.isfinite(value) and float(stats["repair_loss"]) == 0
+
+
 def test_two_ranks_add_up_to_the_whole_batch(tmp_path: Path) -> None:
     """Two real processes over gloo, ragged shards, the group counting for itself."""
     ranks = [

@@ -98,6 +98,13 @@ def test_response_sums_match_the_loop(layout: str) -> None:
     assert lengths.tolist() == [sum(token.mask for token in response) for response in responses]
 
 
+def test_a_gap_exactly_at_the_threshold_is_not_tail() -> None:
+    mask = torch.ones(1, 8, dtype=torch.bool)
+    gap = torch.tensor([[-0.25] * 5 + [-0.2500001] * 3], dtype=torch.float64)
+    ((_, _, _, tail),) = filled_slots(mask, gap, 8, -0.25)
+    assert tail == 3 / 8
+
+
 def test_wrong_shapes_name_the_argument() -> None:
     flat = torch.ones(12, dtype=torch.bool)
     with pytest.raises(InputError, match="'mask'"):

@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING, Any
 from triage_monitor.parameters import TriageParams
 
 if TYPE_CHECKING:
+    from triage_monitor.trainer.baselines import objective
     from triage_monitor.trainer.client import Monitor
     from triage_monitor.trainer.loss import TriageLoss
+    from triage_monitor.trainer.repair import count_repair_segments
+    from triage_monitor.trainer.stats import read_stats
 
-__all__ = ["Monitor", "TriageLoss", "TriageParams"]
+__all__ = ["Monitor", "TriageLoss", "TriageParams", "count_repair_segments", "objective", "read_stats"]
 
-_HOMES = {"Monitor": "triage_monitor.trainer.client", "TriageLoss": "triage_monitor.trainer.loss"}
+_HOMES = {
+    "Monitor": "triage_monitor.trainer.client",
+    "TriageLoss": "triage_monitor.trainer.loss",
+    "count_repair_segments": "triage_monitor.trainer.repair",
+    "objective": "triage_monitor.trainer.baselines",
+    "read_stats": "triage_monitor.trainer.stats",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -30,7 +30,7 @@ from triage_monitor.trainer.segments import SegmentMap, segment_statistics
 from triage_monitor.trainer.stats import correction_stats, gate_stats, segment_stats, with_ratios
 
 Aggregation = Literal["sequence_mean", "token_mean", "constant"]
-Count = int | Tensor
+Count = int | float | Tensor
 
 
 class _InForce(NamedTuple):
@@ -85,7 +85,7 @@ class TriageLoss:
         sampler_logprobs: Tensor,
         advantages: Tensor,
         mask: Tensor,
-        step: Count,
+        step: int | Tensor,
         *,
         cu_seqlens: Tensor | None = None,
         repair_segments: Count | None = None,
@@ -101,8 +101,8 @@ class TriageLoss:
         Losses ADD over micro-batches and ranks when the global counts are given: `normalizer` (responses with tokens
         for sequence_mean, tokens for token_mean, none for constant) and `repair_segments` (count_repair_segments).
         With a process group instead, both are summed over its ranks here. Where gradients are averaged over ranks
-        (DDP, FSDP) multiply the loss by the world size. Raises InputError on shapes, or on one count without the
-        other.
+        (DDP, FSDP) multiply the loss by the world size, or give each count divided by it. Raises InputError on
+        shapes, or on one count without the other.
         """
         require_shape("token_loss", token_loss, mask)
         self._require_both(normalizer, repair_segments)
@@ -114,11 +114,11 @@ class TriageLoss:
         stats = gate_stats(batch, gating) | correction_stats(batch, factor)
 
         average = stats["tokens"] if self.aggregation == "token_mean" else stats["responses"]
-        average, n_rep = _global(average, pull.segments, normalizer, repair_segments, process_group)
+        average, n_rep = _global(average, pull.segments, normalizer, repair_segments, process_group, batch.gap.dtype)
         policy = self._aggregate(token_loss, gating.alpha * factor, batch.layout, average)
         started = scalar(step, mask.device, torch.int64) >= knobs.k_rep
         repair_lambda = torch.where(started & (knobs.repair_on > 0), knobs.lambda_rep, 0.0)
-        repair_loss = repair_lambda / n_rep.clamp(min=1) * pull.penalty_sum
+        repair_loss = repair_lambda / n_rep * pull.penalty_sum
         stats |= segment_stats(statistics, pull, repair_lambda, knobs)
         return policy + repair_loss.to(policy.dtype), with_ratios(
             stats | {"policy_loss": policy, "repair_loss": repair_loss}
@@ -157,9 +157,9 @@ class TriageLoss:
         if self.divisor is not None:
             return weighted.sum() / self.divisor
         if self.aggregation == "token_mean":
-            return weighted.sum() / average.clamp(min=1)
+            return weighted.sum() / average.to(dtype)
         tokens = layout.response_sum(layout.mask.to(dtype))
-        return (layout.response_sum(weighted) / tokens.clamp(min=1)).sum() / average.clamp(min=1)
+        return (layout.response_sum(weighted) / tokens.clamp(min=1)).sum() / average.to(dtype)
 
     def _require_both(self, normalizer: Any, repair_segments: Any) -> None:
         if self.aggregation == "constant":
@@ -176,14 +176,19 @@ def _global(
     given_average: Count | None,
     given_segments: Count | None,
     group: dist.ProcessGroup | None,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """The counts to divide by: the caller's, else this batch's, summed over the group if there is one."""
+    """What to divide by: the caller's counts, else this batch's, summed over the group if there is one.
+
+    A count of 0 divides a sum of nothing; 1 stands in for it.
+    """
     if group is not None:
         counts = torch.stack((average, repair_segments))
         dist.all_reduce(counts, group=group)
         average, repair_segments = counts.unbind()
-    if given_average is not None:
-        average = scalar(given_average, average.device, torch.int64)
-    if given_segments is not None:
-        repair_segments = scalar(given_segments, average.device, torch.int64)
-    return average, repair_segments
+    divisors = (
+        own.to(dtype) if given is None else scalar(given, own.device, dtype)
+        for own, given in ((average, given_average), (repair_segments, given_segments))
+    )
+    first, second = (torch.where(divisor > 0, divisor, 1.0) for divisor in divisors)
+    return first, second

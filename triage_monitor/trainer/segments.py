@@ -7,6 +7,7 @@ uses these same position segments **[choice]**, so that a gate weight and a repo
 
 Tokens are flat here, [N]: a padded [B, T] batch is the packed one with offsets 0, T, 2T, ...  W may be a tensor:
 segments get N // 8 + R slots (8 is the shortest W), so a change of W changes no shape and recompiles nothing.
+On CUDA the sums are added in no fixed order unless torch.use_deterministic_algorithms(True) is set.
 Left out: which segments matter (gate.py, repair.py).
 """
 
