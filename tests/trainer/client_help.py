@@ -26,7 +26,7 @@ def an_update(seed: int, tokens: int = 600, responses: int = 6) -> dict[str, Any
     }
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = 90.0) -> bool:
     """For what no event announces: the client's own counters."""
     end = monotonic() + seconds
     while monotonic() < end:

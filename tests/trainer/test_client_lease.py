@@ -54,6 +54,16 @@ def test_higher_epoch_wins_over_a_higher_version_and_a_lower_one_never_does() ->
     assert desk.newest.version == 2
 
 
+def test_version_zero_means_nothing_was_issued_and_leaves_the_safe_default() -> None:
+    desk = a_desk()
+    desk.offer(parameter_set(0, epoch=1))
+    assert desk.decide(0, 0.0) == (SAFE, None)
+    desk.offer(parameter_set(3, epoch=1))
+    assert desk.decide(1, 0.0)[0].version == 3
+    desk.offer(parameter_set(0, epoch=2))
+    assert desk.decide(2, 0.0) == (SAFE, None), "a newer monitor that issued nothing owns the run now"
+
+
 @pytest.mark.parametrize(
     ("limits", "changes", "named"),
     [

@@ -1,9 +1,10 @@
 """The same small training run, once per argument: `none`, or the address of a monitor. Run by test_client_training.
 
-    python training_loop.py STEPS none|URL ...
+    python training_loop.py STEPS none|URL|lost=URL ...
 
-Prints one JSON line a run: its address, every loss as exact hexadecimal, the client's counters. Dropout and the global
-random states of numpy and Python take part, so that a client that touches any of them shows.
+`lost=` waits halfway until the client has noticed that its server is gone. Prints one JSON line a run: its address,
+every loss as exact hexadecimal, the client's counters. Dropout and the global random states of numpy and Python take
+part, so that a client that touches any of them shows.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ import torch
 from triage_monitor import Monitor
 
 
-def train(monitor: Monitor | None, steps: int) -> list[str]:
+def train(monitor: Monitor | None, steps: int, is_lost: bool = False) -> list[str]:
     torch.manual_seed(7)
     np.random.seed(7)
     random.seed(7)
@@ -38,6 +40,8 @@ def train(monitor: Monitor | None, steps: int) -> list[str]:
             for parameter in model.parameters():
                 parameter -= 0.1 * parameter.grad
         losses.append(float(loss.detach()).hex())
+        if is_lost and step == steps // 2:
+            _wait_until_lost(monitor)
         if monitor is not None:
             _report(monitor, step, learner, sampler, advantages)
     return losses
@@ -54,13 +58,21 @@ def _report(monitor: Monitor, step: int, learner: Any, sampler: Any, advantages:
     )
 
 
+def _wait_until_lost(monitor: Monitor | None) -> None:
+    end = monotonic() + 100.0
+    while monitor is not None and monitor.stats["last_error"] is None:
+        assert monotonic() < end, "the server was to be killed by now"
+        sleep(0.01)
+
+
 def main() -> None:
     torch.set_num_threads(1)
-    for url in sys.argv[2:]:
+    for argument in sys.argv[2:]:
+        url = argument.removeprefix("lost=")
         monitor = None
         if url != "none":
             monitor = Monitor(url, run="bits", timeout=60.0, call_timeout=60.0, queue_updates=8)
-        losses = train(monitor, int(sys.argv[1]))
+        losses = train(monitor, int(sys.argv[1]), is_lost=url != argument)
         stats = {} if monitor is None else monitor.stats
         print(json.dumps({"url": url, "losses": losses, "stats": stats}), flush=True)
         if monitor is not None:

@@ -104,7 +104,7 @@ class Monitor:
 
         route.rehearse()
         connect().close()  # what TLS or the headers have against the configuration shows here
-        self._courier = Courier(route, self._outbox, self._desk, connect, seconds("poll_seconds", poll_seconds, 300.0))
+        self._courier = Courier(route, self._outbox, self._desk, connect, seconds("poll_seconds", poll_seconds, 60.0))
         self._courier.attempt = None if attempt is None else not_negative("attempt", attempt)
         self._exit_flush_seconds = seconds("exit_flush_seconds", exit_flush_seconds, 300.0)
         self._described = f"Monitor({address!r}, run={run!r}, shards={shards}, shard={shard})"

@@ -30,6 +30,7 @@ _FIRST_DELAY = 0.1
 _LONGEST_DELAY = 10.0
 _CLOSING_DELAY = 0.25  # while a closing trainer waits
 _SAY_GAP = 60.0  # between lines in the trainer's log
+_REASON_CHARACTERS = 500  # of a refusal, as the monitor takes it
 _POLL_GAP = 1.0  # between polls that brought no news
 
 
@@ -69,7 +70,7 @@ class Courier:
         for link in self._links:
             link.backend.close_in_child()
         self._links = []
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()
         self._stop = threading.Event()
         self._news = threading.Event()  # an answer spoke of a version that the poll has not brought yet
         self._sender: threading.Thread | None = None
@@ -194,7 +195,9 @@ class Courier:
     def _acknowledgement(self, item: Acknowledgement) -> dict[str, Any]:
         body: dict[str, Any] = {"version": item.version, "step": item.step}
         if item.refused is not None:
-            body["refused"] = item.refused
+            body["refused"] = item.refused[:_REASON_CHARACTERS]
+        if item.epoch:
+            body["epoch"] = item.epoch
         return body
 
     def _settle(self, item: Parcel | Acknowledgement, answer: Answer) -> None:

@@ -3,7 +3,8 @@
 Rules. A set must lie inside the trainer's own limits, else it is refused whole (nothing is clamped silently). Sets
 are ordered by (epoch, version); an older one never replaces a newer one. A set holds while the monitor is heard from:
 at `step > last word + lease_updates` the safe default takes over until the monitor answers again. A `pause` also
-ends when nothing was heard for `pause_silence_seconds`, since a paused trainer takes no steps to count.
+ends when nothing was heard for `pause_silence_seconds`, since a paused trainer takes no steps to count. Version 0 is
+the monitor's word that it never issued a set: the safe default stays, or returns when that monitor is of a newer epoch.
 
 No threads and no sockets here; the clock is an argument. Several threads may call (offers arrive from the poller).
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 from triage_monitor.errors import ConfigError, InputError
@@ -91,7 +92,7 @@ class ParameterDesk:
         self._heard = False
         self.expired = False
         self.expiries = self.refused = self.stale = 0
-        self._lock = Lock()
+        self._lock = RLock()
 
     @property
     def newest(self) -> TriageParams:
@@ -108,7 +109,7 @@ class ParameterDesk:
 
     def renew_lock(self) -> None:
         """In a forked child: the parent's other threads may have held it."""
-        self._lock = Lock()
+        self._lock = RLock()
 
     def heard(self, now: float) -> None:
         """The monitor answered: the lease counts from the next update on."""
@@ -134,7 +135,7 @@ class ParameterDesk:
                 reason = str(error)
             self._seen = rank
             if reason is None:
-                self._newest, self._newest_epoch = params, epoch
+                self._newest, self._newest_epoch = (params if version else None), epoch
                 return None
             self.refused += 1
             return Acknowledgement(version, self._step or 0, refused=reason, epoch=epoch)

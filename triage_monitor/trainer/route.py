@@ -22,7 +22,7 @@ from triage_monitor.trainer.outbox import Parcel
 
 log = logging.getLogger("triage_monitor.monitor")
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,7 @@ def checked_route(
     compression: str | None,
 ) -> Route:
     if not isinstance(run, str) or not _NAME.fullmatch(run):
-        raise ConfigError(
-            f"run {run!r} must be 1 to 128 of letters, digits, '.', '_', '-', beginning with one of the first two"
-        )
+        raise ConfigError(f"run {run!r} must be 1 to 128 of A-Z a-z 0-9 . _ - and not begin with a dot")
     shards = at_least_one("shards", shards)
     if not_negative("shard", shard) >= shards:
         raise ConfigError(f"shard {shard} is out of range for {shards} shards")
