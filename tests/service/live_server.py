@@ -78,7 +78,7 @@ def serving(
     server.config.setup_event_loop = lambda: None  # type: ignore[method-assign]
     thread = threading.Thread(target=lambda: asyncio.run(_serve(server)), daemon=True)
     thread.start()
-    assert answered.wait(20), "the server did not start"
+    assert answered.wait(180), "the server did not start"
     address, loop = started[0]
     live = LiveServer(application, server, address, loop)
     try:

@@ -80,7 +80,7 @@ class Desk:
                     raise ConflictError(f"the idempotency key '{key}' was used before for another request")
                 return known, True
             try:
-                decision = _decide(live, request)
+                decision = _decision(live.params, request)
             except InputError as error:
                 row = self._entry(live, key, digest, request, actor, Decision(_kind(request), "refused", str(error)))
                 await self._keep(live, row, None)
@@ -193,7 +193,12 @@ def entry_json(row: ActionRow) -> dict[str, Any]:
     }
 
 
-def _decide(live: LiveRun, request: dict[str, Any]) -> Decision:
+def check_action(request: Mapping[str, Any]) -> None:
+    """Raises InputError for an action that no run could ever carry out; for what configuration maps alerts to."""
+    _decision(TriageParams(), dict(request))
+
+
+def _decision(params: TriageParams, request: dict[str, Any]) -> Decision:
     kind, reason = _kind(request), _reason(request)
     arguments = {name: value for name, value in request.items() if name not in ("kind", "reason")}
     if kind in WATCH_KINDS:
@@ -201,9 +206,9 @@ def _decide(live: LiveRun, request: dict[str, Any]) -> Decision:
             raise InputError("action_argument", f"'{kind}' takes no argument", column=sorted(arguments)[0])
         return Decision(kind, "applied", reason or kind)
     action = Action.from_dict({"kind": request.get("kind"), **arguments})
-    after = apply(action, live.params)
-    text = describe(action, live.params, after)
-    if not changed(live.params, after):
+    after = apply(action, params)
+    text = describe(action, params, after)
+    if not changed(params, after):
         return Decision(kind, "unchanged", reason or text)
     return Decision(kind, "applied", f"{reason}: {text}" if reason else text, after)
 

@@ -15,9 +15,9 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from triage_monitor.config import HookSettings
-from triage_monitor.errors import ConflictError, InputError
+from triage_monitor.errors import ConfigError, ConflictError, InputError
 from triage_monitor.service.body import json_body, read_model
-from triage_monitor.service.control import Desk
+from triage_monitor.service.control import Desk, check_action
 from triage_monitor.service.names import RUN_NAME
 from triage_monitor.service.problems import Problem
 
@@ -36,6 +36,7 @@ class Notification(BaseModel):
 
 
 def routes(desk: Desk, settings: HookSettings) -> APIRouter:
+    _check(settings)
     router = APIRouter(prefix="/v1/hooks", tags=["hooks"])
 
     @router.post("/alertmanager", openapi_extra=json_body(Notification))
@@ -49,6 +50,15 @@ def routes(desk: Desk, settings: HookSettings) -> APIRouter:
         return await _all(desk, settings, await read_model(request, Notification), "grafana")
 
     return router
+
+
+def _check(settings: HookSettings) -> None:
+    """A mapping to an action that does not exist raises ConfigError now, not when the alert fires."""
+    for name in settings.actions:
+        try:
+            check_action(settings.action(name) or {})
+        except InputError as error:
+            raise ConfigError(f"hooks.actions.{name}: {error}") from None
 
 
 async def _all(desk: Desk, settings: HookSettings, notification: Notification, sender: str) -> JSONResponse:

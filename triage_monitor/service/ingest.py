@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Annotated, Any
@@ -56,7 +57,7 @@ class Ingest:
     def warm_up(self) -> None:
         """Compiles the kernel before the first update waits for it; for log-probs in the background. Blocking."""
         self._compile("float32")
-        self._workers.submit(self._compile, "float64")
+        threading.Thread(target=self._compile, args=("float64",), name="compile", daemon=True).start()
 
     def _compile(self, kind: str) -> None:
         one = np.ones(1, dtype=kind)
@@ -196,3 +197,4 @@ def _note_drops(sidecar: Sidecar, address: Address, text: str | None) -> None:
     if text is not None and live is not None:
         found = [(reason, int(count)) for reason, count in _DROPS.findall(text)][:MAX_DROP_REASONS]
         live.client_drops[address.shard] = dict(found)
+        live.snapshot = live.take_snapshot()

@@ -1,0 +1,67 @@
+"""A real `triage-monitor serve` process on a free loopback port and a data directory, to be killed and started anew."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from service.live_server import STREAM
+
+
+class ServedProcess:
+    """`http` speaks to it; `kill` is SIGKILL, `end` is SIGTERM."""
+
+    def __init__(self, data_dir: Path, env: Mapping[str, str] | None = None, *more: str) -> None:
+        command = [sys.executable, "-m", "triage_monitor", "serve", "--port", "0", "--data-dir", str(data_dir), *more]
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+        )
+        assert self.process.stdout is not None
+        self.line = self.process.stdout.readline()
+        if "http" not in self.line:
+            _, errors = self.process.communicate(timeout=20)
+            raise AssertionError(f"serve did not start: {errors}")
+        self.address = self.line.split()[-1]
+        self.http = httpx.Client(base_url=self.address, timeout=30, trust_env=False)
+
+    def put(self, run: str, step: int, body: bytes, **query: int) -> httpx.Response:
+        path = f"/v1/runs/{run}/updates/{step}/shards/{query.pop('shard', 0)}"
+        return self.http.put(path, params=query, content=body, headers=STREAM)
+
+    def kill(self) -> None:
+        self.http.close()
+        self.process.send_signal(signal.SIGKILL)
+        self._gone()
+
+    def end(self) -> int:
+        self.http.close()
+        self.process.send_signal(signal.SIGTERM)
+        return self._gone()
+
+    def _gone(self) -> int:
+        code = self.process.wait(20)
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+        return code
+
+
+@contextmanager
+def served(data_dir: Path, env: Mapping[str, str] | None = None, *more: str) -> Iterator[ServedProcess]:
+    server = ServedProcess(data_dir, env, *more)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.kill()
