@@ -7,7 +7,6 @@ to stderr; a wrong input ends in one sentence, never in a traceback.
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -47,7 +46,3 @@ def run() -> None:
     except TriageError as error:
         print(f"triage-monitor: {error}", file=sys.stderr)
         sys.exit(1)
-    except BrokenPipeError:
-        # The reader (head, less) has gone: not an error, but Python must not flush into it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)

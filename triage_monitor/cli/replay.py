@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import closing
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,8 +45,7 @@ def replay(
     from triage_monitor.storage.recordings_order import index_updates, iter_ordered
     from triage_monitor.trainer.transport import Link, Timeouts, checked_url
 
-    link = Link(checked_url(to), token, Timeouts())
-    with Console(stderr=True).status("reading") as status:
+    with Console(stderr=True).status("reading") as status, closing(Link(checked_url(to), token, Timeouts())) as link:
         index = index_updates(paths, format=format)
         sender = Sender(link, index, run or index.run, patience)
         started = time.monotonic()
@@ -54,7 +54,6 @@ def replay(
                 time.sleep(max(0.0, started + sender.updates / speed - time.monotonic()))
             sender.send(update.attempt, update.step, update.rows)
             status.update(f"sent {sender.updates} of {len(index.shards)} updates")
-    link.close()
     print(f"{sender.run}: {sender.updates} updates, {sender.shards} shards ({sender.repeated} known before)")
 
 
