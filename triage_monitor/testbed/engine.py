@@ -185,14 +185,13 @@ def _squared_relu(x: Floats) -> None:
 
 @compiled()
 def _round(x: Floats, rounding: int, out: Floats) -> None:
-    bits, rounded = x.view(np.int32), out.view(np.int32)
+    bits, rounded = x.reshape(-1).view(np.int32), out.reshape(-1).view(np.int32)
     if rounding == EXACT:
         out[:] = x
     elif rounding == BFLOAT16:
-        for row in range(bits.shape[0]):
-            for i in range(bits.shape[1]):
-                tie = (bits[row, i] >> np.int32(16)) & np.int32(1)
-                rounded[row, i] = (bits[row, i] + np.int32(0x7FFF) + tie) & np.int32(-0x10000)
+        for i in range(bits.size):
+            tie = (bits[i] >> np.int32(16)) & np.int32(1)
+            rounded[i] = (bits[i] + np.int32(0x7FFF) + tie) & np.int32(-0x10000)
     else:
-        by_row = rounding == NVFP4_PER_ROW
-        nvfp4_kernel(bits, rounded, np.float32(0.0), by_row, False, np.float32(0.0), 16)
+        sharing = x.shape[1] if rounding == NVFP4_PER_ROW else x.size
+        nvfp4_kernel(bits, rounded, sharing, 0, np.float32(0.0), np.float32(0.0), 16)

@@ -12,6 +12,7 @@ current learner, which after the first minibatch has moved.
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -122,7 +123,10 @@ class Trainer:
 
         Raises ConfigError when the file is no checkpoint of this format.
         """
-        state = torch.load(path, weights_only=True)
+        try:
+            state = torch.load(path, weights_only=True)
+        except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            raise ConfigError(f"{path} is no testbed checkpoint: {error}") from error
         if not isinstance(state, dict) or state.get("format") != CHECKPOINT_FORMAT:
             raise ConfigError(f"{path} is no testbed checkpoint of format {CHECKPOINT_FORMAT}")
         config = TrainConfig.from_dict(state["config"])

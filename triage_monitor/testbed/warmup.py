@@ -12,12 +12,14 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import pickle
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -27,13 +29,14 @@ from triage_monitor.testbed.precision import FLOAT32, NVFP4_LEARNER
 from triage_monitor.testbed.tasks import Task
 
 FORMAT = 1
+KEY = "recipe"
 RAMP_UPDATES = 50
 FINAL_RATE_RATIO = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class WarmupRecipe:
-    updates: int = 500
+    updates: int = 800
     batch: int = 32
     learning_rate: float = 5e-3
     weight_decay: float = 0.01
@@ -85,15 +88,12 @@ def cached_warm_up(
     """The warm-up's weights from `directory` (default `cache_directory()`), made and kept there when absent."""
     key = repr((FORMAT, task, shape, recipe, seed, torch.__version__))
     home = cache_directory() if directory is None else directory
-    path = home / f"warmup-{task.name}-seed{seed}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.pt"
+    path = home / f"warmup-{task.name}-seed{seed}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npz"
     kept = _read(path, key)
     if kept is not None:
         return kept
     weights = warm_up(task, shape, recipe, seed, on_progress)
-    home.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=home, prefix=".warmup-", delete=False) as beside:
-        torch.save({"key": key, "weights": weights}, beside)
-    Path(beside.name).replace(path)
+    _write(path, key, weights)
     return weights
 
 
@@ -102,12 +102,19 @@ def cache_directory() -> Path:
     return Path(given) if given else Path.home() / ".cache" / "triage_monitor"
 
 
+def _write(path: Path, key: str, weights: Weights) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".warmup-", delete=False) as beside:
+        np.savez(beside, allow_pickle=False, **{KEY: np.array(key)}, **{k: w.numpy() for k, w in weights.items()})
+    Path(beside.name).replace(path)
+
+
 def _read(path: Path, key: str) -> Weights | None:
     try:
-        kept = torch.load(path, weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError):
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
+            arrays = {name: kept[name] for name in kept.files}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error):
         return None
-    if not isinstance(kept, dict) or kept.get("key") != key:
+    if str(arrays.pop(KEY, None)) != key:
         return None
-    weights: Weights = kept["weights"]
-    return weights
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
