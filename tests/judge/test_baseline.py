@@ -25,6 +25,11 @@ def test_median_and_spread_of_the_first_windows_are_frozen() -> None:
     assert baseline.levels["x"].windows == 6
 
 
+def test_first_and_last_third_show_whether_the_run_had_settled() -> None:
+    level = taught([1.0, 1.1, 1.2, 1.3, 1.4, 1.5]).levels["x"]
+    assert (level.early, level.late) == (pytest.approx(1.05), pytest.approx(1.45))
+
+
 def test_nothing_is_answered_before_min_windows() -> None:
     assert not taught([1.0, 1.1]).ready
     assert taught([1.0, 1.1, 0.9]).medians() == {"x": 1.0}

@@ -4,7 +4,9 @@ import pytest
 from judge_series import window
 
 from triage_monitor.errors import ConfigError
-from triage_monitor.judge.notices import NoticeSettings, NoticeState, imbalance, notice
+from triage_monitor.judge.baseline import Baseline, Level
+from triage_monitor.judge.defaults import DRIFT
+from triage_monitor.judge.notices import NoticeSettings, NoticeState, baseline_growth, imbalance, notice
 from triage_monitor.judge.observation import Observation
 from triage_monitor.judge.stages import Notice
 
@@ -97,6 +99,25 @@ def test_reward_falling_beside_a_calm_mismatch_is_noticed() -> None:
 
 def test_reward_falling_with_the_mismatch_is_left_to_the_stage() -> None:
     assert not any(said([window(k, reward_mean=0.4) for k in range(20)], elevated=True))
+
+
+def learned(first: float, last: float, frozen: bool = True) -> Baseline:
+    return Baseline(frozen=frozen, levels={"q0.001_all": Level((first + last) / 2, 0.1, 50, first, last)})
+
+
+def test_baseline_that_rose_while_it_was_learned_is_noticed() -> None:
+    growth = baseline_growth(DRIFT, learned(-2.0, -3.0))
+    assert growth == {"q0.001_all": 1.5}
+    _, now = notice(SETTINGS, NoticeState(), window(75), judged=True, elevated=False, best_reward=0.7, growth=growth)
+    assert [item.kind for item in now] == ["unsettled_baseline"]
+    assert "q0.001_all 1.50 times" in now[0].text
+
+
+def test_settled_or_unfinished_baseline_is_not_noticed() -> None:
+    for baseline in (learned(-2.0, -2.2), learned(-3.0, -2.0), learned(-2.0, -3.0, frozen=False)):
+        growth = baseline_growth(DRIFT, baseline)
+        _, now = notice(SETTINGS, NoticeState(), window(9), judged=True, elevated=False, best_reward=0.7, growth=growth)
+        assert now == ()
 
 
 def test_imbalance_is_one_when_the_interval_holds_one() -> None:

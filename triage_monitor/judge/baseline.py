@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from triage_monitor.errors import ConfigError
@@ -42,11 +42,16 @@ class BaselineSettings:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One indicator's normal: median and spread (MAD, not scaled) of `windows` windows."""
+    """One indicator's normal: median and MAD (not scaled) of `windows` windows; medians of their first and last third.
+
+    A late median well away from the early one says that the run had not settled while it was learned.
+    """
 
     median: float
     mad: float
     windows: int
+    early: float
+    late: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ class Baseline:
             "offered": self.offered,
             "excluded": self.excluded,
             "frozen": self.frozen,
-            "levels": {name: [item.median, item.mad, item.windows] for name, item in self.levels.items()},
+            "levels": {name: asdict(item) for name, item in self.levels.items()},
         }
 
     @classmethod
@@ -82,7 +87,7 @@ class Baseline:
             offered=data["offered"],
             excluded=data["excluded"],
             frozen=data["frozen"],
-            levels={name: Level(*numbers) for name, numbers in data["levels"].items()},
+            levels={name: Level(**numbers) for name, numbers in data["levels"].items()},
         )
 
 
@@ -116,7 +121,9 @@ def _levels(rows: tuple[tuple[int, Row], ...], needed: int) -> dict[str, Level]:
         if len(known) >= needed:
             median = statistics.median(known)
             mad = statistics.median(abs(value - median) for value in known)
-            levels[name] = Level(median, mad, len(known))
+            third = -(-len(known) // 3)
+            early, late = statistics.median(known[:third]), statistics.median(known[-third:])
+            levels[name] = Level(median, mad, len(known), early, late)
     return levels
 
 

@@ -5,6 +5,7 @@
                            whether it is only the sign odds or the lengths of the responses
     one_sided              asym_share is 0 or 1, so rho_asym has no value: name a constant offset before a direction
     unusable_tokens        the window holds missing or non-finite gaps
+    unsettled_baseline     a leading indicator grew while the baseline was learned: multiples of it will warn late
     reward_falling         reward is well below its best while no leading indicator is out of its baseline: look at what
                            was changed in training (a gate, a cap, a schedule), not at the numerics
 
@@ -19,11 +20,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from triage_monitor.errors import ConfigError
+from triage_monitor.judge.baseline import Baseline
 from triage_monitor.judge.observation import Observation, direction_numbers
-from triage_monitor.judge.rules import Hysteresis, HysteresisState
+from triage_monitor.judge.rules import Form, Hysteresis, HysteresisState, Rule
 from triage_monitor.judge.stages import Evidence, Notice
 
-KINDS = ("directional_imbalance", "one_sided", "unusable_tokens", "reward_falling")
+KINDS = ("directional_imbalance", "one_sided", "unusable_tokens", "unsettled_baseline", "reward_falling")
 FACTORS = ("rho_excess", "advantage_mass_ratio", "sign_odds_blind")
 
 
@@ -34,14 +36,15 @@ class NoticeSettings:
     ratio: float = 1.25
     leave_ratio: float = 1.15
     excess_band: float = 1.1  # rho_excess within [1 / band, band]: no direction of its own
+    unsettled_ratio: float = 1.25  # last third of the learned windows over the first
     reward_shortfall: float = 0.25
     reward_leave: float = 0.15
     enter_updates: int = 5
     leave_updates: int = 10
 
     def __post_init__(self) -> None:
-        if not 1.0 < self.leave_ratio <= self.ratio or self.excess_band < 1.0:
-            raise ConfigError("1 < leave_ratio <= ratio and excess_band >= 1 must hold")
+        if not 1.0 < self.leave_ratio <= self.ratio or min(self.excess_band, self.unsettled_ratio) < 1.0:
+            raise ConfigError("1 < leave_ratio <= ratio, excess_band >= 1 and unsettled_ratio >= 1 must hold")
         Hysteresis(self.reward_shortfall, self.reward_leave, self.enter_updates, self.leave_updates)
 
 
@@ -68,10 +71,15 @@ def notice(
     judged: bool,
     elevated: bool,
     best_reward: float | None,
+    growth: Mapping[str, float] | None = None,
 ) -> tuple[NoticeState, tuple[Notice, ...]]:
-    """Notices that hold after one more window. Not `judged` (too little data): directions keep their state."""
+    """Notices that hold after one more window. Not `judged` (too little data): directions keep their state.
+
+    `growth` is `baseline_growth` of a frozen baseline.
+    """
     reward = seen.values.get("reward_mean")
     shortfall = None if reward is None else 0.0 if elevated else _shortfall(reward, best_reward)
+    growing = max(growth.values(), default=1.0) if growth else None
     enter, leave = settings.enter_updates, settings.leave_updates
     measured = {
         "directional_imbalance": (
@@ -80,13 +88,14 @@ def notice(
         ),
         "one_sided": (Hysteresis(0.5, 0.5, enter, leave), _one_sided(seen.values) if judged else None),
         "unusable_tokens": (Hysteresis(0.5, 0.5, 1, 1), float(seen.unusable_tokens > 0)),
+        "unsettled_baseline": (Hysteresis(settings.unsettled_ratio, settings.unsettled_ratio, 1, 1), growing),
         "reward_falling": (Hysteresis(settings.reward_shortfall, settings.reward_leave, enter, leave), shortfall),
     }
     gates = {
         kind: gate.advance(state.gates.get(kind, HysteresisState()), value) for kind, (gate, value) in measured.items()
     }
     since = {kind: state.since.get(kind, seen.step) for kind in KINDS if gates[kind].inside}
-    said = tuple(_say(settings, kind, since[kind], seen, best_reward) for kind in since)
+    said = tuple(_say(settings, kind, since[kind], seen, best_reward, growth or {}) for kind in since)
     return NoticeState(gates, since), said
 
 
@@ -108,7 +117,25 @@ def _shortfall(reward: float, best: float | None) -> float:
     return 1.0 - reward / best if best is not None and best > 0 else 0.0
 
 
-def _say(settings: NoticeSettings, kind: str, since: int, seen: Observation, best_reward: float | None) -> Notice:
+def baseline_growth(rule: Rule, baseline: Baseline) -> dict[str, float]:
+    """Growth of each relative indicator of `rule` between the first and last third of a frozen baseline."""
+    growth = {}
+    for item in rule.criteria:
+        level = baseline.levels.get(item.indicator)
+        if item.form is Form.REL and baseline.frozen and level is not None:
+            unit = max(item.take.of(level.early), item.floor)
+            growth[item.indicator] = item.take.of(level.late) / unit if unit > 0 else 1.0
+    return growth
+
+
+def _say(
+    settings: NoticeSettings,
+    kind: str,
+    since: int,
+    seen: Observation,
+    best_reward: float | None,
+    growth: Mapping[str, float],
+) -> Notice:
     if kind == "directional_imbalance":
         return _say_direction(settings, since, seen.values)
     if kind == "one_sided":
@@ -119,6 +146,11 @@ def _say(settings: NoticeSettings, kind: str, since: int, seen: Observation, bes
     if kind == "unusable_tokens":
         text = f"{seen.unusable_tokens} tokens of the window have no usable gap ({seen.unusable_ratio:.2%})"
         return Notice(kind, since, text, {"unusable_tokens": {"value": float(seen.unusable_tokens)}})
+    if kind == "unsettled_baseline":
+        grown = {name: ratio for name, ratio in growth.items() if ratio > settings.unsettled_ratio}
+        words = ", ".join(f"{name} {ratio:.2f} times" for name, ratio in grown.items())
+        text = f"still rising while the baseline was learned ({words}): multiples of it warn late"
+        return Notice(kind, since, text, {name: {"ratio": ratio} for name, ratio in grown.items()})
     reward = seen.values.get("reward_mean")
     numbers = {name: value for name, value in (("value", reward), ("best", best_reward)) if value is not None}
     words = " of ".join(f"{value:.3g}" for value in numbers.values())

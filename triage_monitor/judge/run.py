@@ -206,6 +206,7 @@ class RunMonitor:
             judged=self.stage not in (Stage.WARMING_UP, Stage.NOT_OBSERVABLE),
             elevated=drifting,
             best_reward=self._detector.best_reward,
+            growth=notices.baseline_growth(settings.detector.drift, self._detector.baseline),
         )
         self._policy, change = policy.decide(
             settings.policy,
