@@ -6,7 +6,7 @@
 
 `apply` is a function from a set to a set, used for operators and for alerts alike; it refuses what makes no sense with
 an `InputError` naming the argument, and changes nothing then. TIS together with gate and repair collapsed runs that
-TIS alone kept stable (shared research `testbed2`, section 6), so that combination needs `combine: true`.
+TIS alone kept stable on a prototype of the testbed, so that combination needs `combine: true`.
 Delivery, idempotency keys and the audit trail belong to the service.
 """
 

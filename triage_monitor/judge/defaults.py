@@ -1,8 +1,8 @@
 """The detector's settings, and the levels it starts with.
 
-The levels are the ones that worked on the prototype testbed (about 25 runs of one task; shared research `testbed2`,
-section 5, tables "Lead table" and "Fixed multiples of the own baseline"): q0.001 x1.5 and x2, mismatch energy x2 and
-x3.3, 1 - masked_response_fraction x2.4, rho_pressure x1.5 of the own baseline or 3 as it stands. `leave` levels, the
+The levels are the ones that worked on a prototype of the testbed (about 25 runs of one task, levels and runs not held
+apart): q0.001 x1.5 and x2, mismatch energy x2 and x3.3, 1 - masked_response_fraction x2.4, rho_pressure x1.5 of the own
+baseline or 3 as it stands. `leave` levels, the
 floors and the second masked level are choices. Every one is configuration; none is known to hold on another model.
 """
 
