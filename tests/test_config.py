@@ -78,7 +78,7 @@ def test_loopback_needs_nothing(host: str) -> None:
 
 
 def test_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="absent.toml"):
+    with pytest.raises(ConfigError, match=r"absent\.toml"):
         Settings.load(tmp_path / "absent.toml")
     broken = tmp_path / "broken.toml"
     broken.write_text("[ingest\n")

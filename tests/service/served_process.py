@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-
 from service.live_server import STREAM
 
 
 class ServedProcess:
-    """`http` speaks to it; `kill` is SIGKILL, `end` is SIGTERM."""
+    """`http` speaks to it; `kill` is SIGKILL, `end` asks it to end."""
 
     def __init__(self, data_dir: Path, env: Mapping[str, str] | None = None, *more: str) -> None:
         command = [sys.executable, "-m", "triage_monitor", "serve", "--port", "0", "--data-dir", str(data_dir), *more]
@@ -44,17 +43,15 @@ class ServedProcess:
         self.process.send_signal(signal.SIGKILL)
         self._gone()
 
-    def end(self) -> int:
+    def end(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Its exit code; `written` is what it wrote after its first line."""
         self.http.close()
-        self.process.send_signal(signal.SIGTERM)
+        self.process.send_signal(how)
         return self._gone()
 
     def _gone(self) -> int:
-        code = self.process.wait(20)
-        for stream in (self.process.stdout, self.process.stderr):
-            assert stream is not None
-            stream.close()
-        return code
+        self.written = self.process.communicate(timeout=20)
+        return self.process.returncode
 
 
 @contextmanager

@@ -285,5 +285,5 @@ def test_history_of_parameters_says_who_and_why(server: LiveServer, run: str) ->
 def test_alert_mapped_to_no_action_is_a_wrong_configuration() -> None:
     for action in ("explode", {"kind": "gate", "w_min": 7}, {"kind": "pause", "for": 3}):
         settings = Settings.from_dict({"hooks": {"actions": {"Wrong": action}}})
-        with pytest.raises(ConfigError, match="hooks.actions.Wrong"):
+        with pytest.raises(ConfigError, match=r"hooks\.actions\.Wrong"):
             create_app(settings, MemoryStore())

@@ -108,9 +108,8 @@ def test_events_tell_of_updates_parameters_and_actions(server: LiveServer) -> No
                     event = line.removeprefix("event: ")
                 if line.startswith("data: "):
                     seen.append((event, json.loads(line.removeprefix("data: "))))
-                if event == "action":
-                    if line == "":
-                        return
+                if event == "action" and line == "":
+                    return
 
     listener = threading.Thread(target=listen)
     listener.start()

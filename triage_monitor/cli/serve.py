@@ -22,7 +22,6 @@ def register(app: typer.Typer) -> None:
         import os
 
         from triage_monitor.config import Settings
-        from triage_monitor.service.server import serve as serve_until_told
 
         given = {
             "server.host": host,
@@ -31,4 +30,7 @@ def register(app: typer.Typer) -> None:
         }
         overrides = {name: value for name, value in given.items() if value is not None}
         settings = Settings.load(config, os.environ, overrides)
+
+        from triage_monitor.service.server import serve as serve_until_told
+
         serve_until_told(settings, lambda address: print(f"triage-monitor answers at {address}", flush=True))

@@ -1,0 +1,85 @@
+"""`runs`, `params` and `doctor` against a live server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import typer
+from click.testing import Result
+from service.live_server import FakeClock, LiveServer, masses, serving
+from typer.testing import CliRunner
+
+from triage_monitor.cli import operator
+from triage_monitor.config import Settings
+from triage_monitor.errors import InputError, TriageError
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LiveServer]:
+    with serving() as live:
+        live.put("run-a", 1, masses(3, 2))
+        yield live
+
+
+def command(url: str, *words: str) -> Result:
+    app = typer.Typer()
+    operator.register(app)
+    return CliRunner().invoke(app, [*words, "--url", url], env={"HTTP_PROXY": "http://127.0.0.1:9", "COLUMNS": "200"})
+
+
+def test_runs_are_listed_as_a_table_and_as_json(server: LiveServer) -> None:
+    table = command(server.address, "runs")
+    assert table.exit_code == 0
+    assert table.output.splitlines()[1].split()[:4] == ["run-a", "warming_up", "0", "1"]
+    assert json.loads(command(server.address, "runs", "--json").output)["runs"][0]["run"] == "run-a"
+
+
+def test_parameters_are_shown_changed_and_given_back(server: LiveServer) -> None:
+    assert json.loads(command(server.address, "params", "run-a").output)["version"] == 1
+    done = command(
+        server.address, "params", "run-a", "--set", "gate.enabled=true", "--set", "gate.w_min=0.4", "--reason", "tail"
+    )
+    after = json.loads(done.output)
+    assert (after["version"], after["gate"]["enabled"], after["gate"]["w_min"]) == (2, True, 0.4)
+    assert after["reason"] == "tail"
+    assert server.run("run-a")["held_by"] == "operator"
+    released = command(server.address, "params", "run-a", "--release")
+    assert json.loads(released.output)["outcome"] == "applied"
+    assert server.run("run-a")["held_by"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("run-a", "--set", "gate.w_min=4"), "gate.w_min"),
+        (("run-a", "--set", "gate.colour=1"), "gate.colour"),
+        (("run-a", "--set", "gate.w_min"), "name=value"),
+        (("run-b",), "run-b"),
+    ],
+)
+def test_wrong_change_is_refused_by_name(server: LiveServer, words: tuple[str, ...], named: str) -> None:
+    result = command(server.address, "params", *words)
+    assert isinstance(result.exception, InputError)
+    assert named in str(result.exception)
+
+
+def test_server_that_is_not_there_is_said_so() -> None:
+    result = command("http://127.0.0.1:1", "doctor")
+    assert isinstance(result.exception, TriageError)
+    assert "no answer from http://127.0.0.1:1" in str(result.exception)
+
+
+def test_doctor_names_what_needs_a_person() -> None:
+    clock = FakeClock()
+    with serving(Settings.from_dict({"server": {"port": 0}}), clock=clock.clock) as live:
+        live.put("run-a", 1, masses(3, 2), shards=2)
+        clock.advance(61)
+        live.close_overdue()
+        result = command(live.address, "doctor")
+    assert result.exit_code == 1
+    problems = [line for line in result.output.splitlines() if line.startswith("PROBLEM")]
+    assert any("in memory" in line for line in problems)
+    assert any("run-a: 1 updates lack shards" in line for line in problems)
+    assert any("run-a: no update for" in line for line in problems)
