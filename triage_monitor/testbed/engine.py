@@ -1,9 +1,9 @@
-"""The sampler's compiled decode loop: one token a step for all rows, against a key-value cache.
+"""The sampler's compiled decode step: one token for all rows, against a key-value cache.
 
 Every product, the softmax and the norms are loops of their own, so that nothing but the master weights and the NVFP4
 kernels (`trainer/nvfp4_cpu.py`) is shared with the learner's torch path. One thread, no global lock. Arrays: rows B,
 heads H, head width E, positions T, width D, vocabulary V, layers L; matrices are stored [in, out], as `pack` lays
-them. `vocabulary` and the cache are float32. The model is `model.py`'s; there is no other.
+them. One entry point only: every other would compile all of it again.
 """
 
 from __future__ import annotations
@@ -43,33 +43,10 @@ class EngineCache(NamedTuple):
 
 
 @compiled(REORDER)
-def prefill(weights: EngineWeights, cache: EngineCache, prompts: Tokens, rounding: int) -> Floats:
-    """Feeds prompts [B, P] one position at a time; logits [B, V] after the last."""
-    logits = np.empty((prompts.shape[0], weights.head.shape[1]), np.float32)
-    for position in range(prompts.shape[1]):
-        _step(weights, cache, prompts[:, position], position, rounding, logits)
-    return logits
-
-
-@compiled(REORDER)
-def generate(
-    weights: EngineWeights, cache: EngineCache, first: int, rounding: int, noise: Floats, tokens: Tokens, logits: Floats
-) -> None:
-    """Fills tokens [R, B] with argmax(logits + noise) and logits [R, B, V], whose row 0 the caller gives.
-
-    `first` is the position of token 0. With standard Gumbel noise the tokens are samples at temperature 1.
-    """
-    for t in range(tokens.shape[0]):
-        for row in range(tokens.shape[1]):
-            tokens[t, row] = np.argmax(logits[t, row] + noise[t, row])
-        if t + 1 < tokens.shape[0]:
-            _step(weights, cache, tokens[t], first + t, rounding, logits[t + 1])
-
-
-@compiled(REORDER)
-def _step(
+def step(
     weights: EngineWeights, cache: EngineCache, tokens: Tokens, position: int, rounding: int, logits: Floats
 ) -> None:
+    """Feeds tokens [B] at `position`; their keys and values enter the cache, logits [B, V] are written."""
     batch, width = tokens.size, weights.embedding.shape[1]
     x = np.empty((batch, width), np.float32)
     normed, rounded, mixed = np.empty_like(x), np.empty_like(x), np.empty_like(x)

@@ -3,7 +3,7 @@
 Weights are rounded once per rollout; every decode step rounds the activations of its own tokens only. The prompts of
 a group share one prefill, whose cache rows are then repeated. Sampling is at temperature 1 from the full vocabulary
 by the Gumbel-max rule; the reported log-probs are the log-softmax of the very logits that were sampled from.
-The decode loop itself is `engine.py`.
+The decode step itself is `engine.py`.
 """
 
 from __future__ import annotations
@@ -55,15 +55,19 @@ class Sampler:
     ) -> Rollout:
         """Responses of at most `length` tokens to prompts [N, P] int64; B = N * repeats rows, groups side by side."""
         packed, rounding = pack(weights, precision), _rounding(precision)
-        first_logits = torch.from_numpy(engine.prefill(packed, self._prefix, prompts.numpy(), rounding))
+        first, columns = prompts.shape[1], prompts.t().contiguous()
+        logits = torch.empty(len(prompts), weights["head"].shape[0])
+        for position in range(first):
+            engine.step(packed, self._prefix, columns[position].numpy(), position, rounding, logits.numpy())
         for shared, own in zip(self._prefix, self._cache, strict=True):
-            own[..., : prompts.shape[1]] = np.repeat(shared[..., : prompts.shape[1]], self._repeats, axis=1)
-        first_logits = first_logits.repeat_interleave(self._repeats, 0)
-        noise = torch.empty(length, *first_logits.shape).exponential_(generator=generator).log_().neg_()
-        logits, tokens = torch.empty_like(noise), torch.empty(noise.shape[:2], dtype=torch.int64)
-        logits[0] = first_logits
-        first = prompts.shape[1]
-        engine.generate(packed, self._cache, first, rounding, noise.numpy(), tokens.numpy(), logits.numpy())
+            own[..., :first] = np.repeat(shared[..., :first], self._repeats, axis=1)
+        logits = logits.repeat_interleave(self._repeats, 0).repeat(length, 1, 1)
+        gumbel = torch.empty_like(logits).exponential_(generator=generator).log_().neg_()
+        tokens = torch.empty(logits.shape[:2], dtype=torch.int64)
+        for t in range(length):
+            torch.argmax(gumbel[t].add_(logits[t]), 1, out=tokens[t])
+            if t + 1 < length:
+                engine.step(packed, self._cache, tokens[t].numpy(), first + t, rounding, logits[t + 1].numpy())
         logprobs = functional.log_softmax(logits, -1).gather(2, tokens[:, :, None]).squeeze(2).t().contiguous()
         responses = tokens.t().contiguous()
         mask = _until_end(responses, end_token)
