@@ -49,8 +49,7 @@ def analyze(
     for note in result.notes:
         print(f"triage-monitor: note: {note}", file=sys.stderr)
     if as_json:
-        json.dump(result.document, sys.stdout, allow_nan=False)
-        sys.stdout.write("\n")
+        _write(result.document)
     else:
         from triage_monitor.cli.analysis_table import PLAIN_WIDTH, render
 
@@ -60,6 +59,19 @@ def analyze(
         console.print(render(result.document, rows=rows, window=window))
     if check and _problem(result.document):
         raise typer.Exit(1)
+
+
+def _write(document: dict[str, Any]) -> None:
+    """One JSON object, an update at a time: `json.dump` is slow and one string of a long run is large."""
+    for place, (name, value) in enumerate(document.items()):
+        sys.stdout.write(f"{', ' if place else '{'}{json.dumps(name)}: ")
+        if isinstance(value, list):
+            items = (json.dumps(item, allow_nan=False) for item in value)
+            sys.stdout.writelines(f"{', ' if number else '['}{item}" for number, item in enumerate(items))
+            sys.stdout.write("]" if value else "[]")
+        else:
+            sys.stdout.write(json.dumps(value, allow_nan=False))
+    sys.stdout.write("}\n")
 
 
 def _problem(document: dict[str, Any]) -> bool:
