@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from service.live_server import FakeClock, LiveServer, masses, serving
 
@@ -86,10 +86,17 @@ def test_silent_run_keeps_its_timestamp_until_it_is_retired(server: LiveServer, 
     assert server.run("silent")["last_update"]["step"] == 1
 
 
-def test_openmetrics_is_served_when_asked_for(server: LiveServer) -> None:
-    answer = server.http.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
-    assert answer.headers["content-type"].startswith("application/openmetrics-text")
-    assert answer.text.rstrip().endswith("# EOF")
+def test_plain_text_is_served_whatever_is_asked_for(server: LiveServer) -> None:
+    answer = server.http.get("/metrics", headers={"Accept": "application/openmetrics-text;version=1.0.0"})
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+
+
+def test_cached_page_is_byte_for_byte_what_the_client_library_writes(server: LiveServer) -> None:
+    for _ in range(2):
+        server.put("cached", server.sidecar.tally.updates, masses(2, 1))
+        expected = generate_latest(server.application.registry)
+        assert server.http.get("/metrics").content == expected
+        assert server.http.get("/metrics").content == expected
 
 
 def test_two_applications_fit_in_one_interpreter_even_on_one_registry() -> None:

@@ -13,17 +13,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, JSONResponse, Response
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.concurrency import run_in_threadpool
 
 from triage_monitor import __version__
 from triage_monitor.config import Settings
-from triage_monitor.service import control_routes, exposition, hooks, ingest, problems, query
+from triage_monitor.service import control_routes, hooks, ingest, problems, query
 from triage_monitor.service.clock import Clock
 from triage_monitor.service.control import Desk
+from triage_monitor.service.exposition import SidecarCollector
+from triage_monitor.service.exposition_text import TextPage
 from triage_monitor.service.page import SECURITY_HEADERS, page
 from triage_monitor.service.retention import Retention
 from triage_monitor.service.sidecar import Sidecar
@@ -43,12 +45,14 @@ class Application:
 def build(
     settings: Settings, store: Store, *, clock: Clock | None = None, registry: CollectorRegistry | None = None
 ) -> Application:
-    """Puts the parts together; the registry defaults to a fresh one."""
+    """Puts the parts together; a registry that is passed in may hold collectors of the caller's too."""
     sidecar = Sidecar(settings, store, clock or Clock())
     retention = Retention(Path(settings.store.data_dir) / "recordings") if settings.store.retain_raw else None
     intake = ingest.Ingest(sidecar, retention)
+    collector = SidecarCollector(sidecar, intake.budget)
+    text = TextPage(collector) if registry is None else None
     registry = registry or CollectorRegistry()
-    exposition.register(registry, sidecar, intake.budget)
+    registry.register(collector)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -67,7 +71,7 @@ def build(
     app.include_router(control_routes.routes(sidecar, desk))
     app.include_router(query.routes(sidecar))
     app.include_router(hooks.routes(desk, settings.hooks))
-    _service_routes(app, sidecar, registry)
+    _service_routes(app, sidecar, registry, text)
     return Application(app, sidecar, intake, registry)
 
 
@@ -78,12 +82,12 @@ def create_app(
     return build(settings, store, clock=clock, registry=registry).asgi
 
 
-def _service_routes(app: FastAPI, sidecar: Sidecar, registry: CollectorRegistry) -> None:
+def _service_routes(app: FastAPI, sidecar: Sidecar, registry: CollectorRegistry, text: TextPage | None) -> None:
     @app.get("/metrics", tags=["service"])
-    async def metrics(request: Request) -> Response:
-        """Prometheus exposition."""
-        encode, media_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(await run_in_threadpool(encode, registry), media_type=media_type)
+    async def metrics() -> Response:
+        """Prometheus exposition, always in its plain text format."""
+        body = await (run_in_threadpool(generate_latest, registry) if text is None else run_in_threadpool(text.render))
+        return Response(body, media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     @app.get("/healthz", tags=["service"])
     async def healthz() -> JSONResponse:

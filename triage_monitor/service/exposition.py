@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -71,10 +70,20 @@ class SidecarCollector(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        runs = [live for live in list(self._sidecar.runs.values()) if not self._sidecar.is_retired(live)]
         families = _Families()
-        for live in sorted(runs, key=lambda item: item.name):
-            _of_run(families, live.snapshot, len(live.open))
+        for snapshot, open_updates in self.runs():
+            _of_run(families, snapshot, open_updates)
+        yield from families.made.values()
+        yield from self.of_process()
+
+    def runs(self) -> list[tuple[Snapshot, int]]:
+        """Every run that is not retired, by name, with how many of its updates are open."""
+        lives = [live for live in list(self._sidecar.runs.values()) if not self._sidecar.is_retired(live)]
+        return [(live.snapshot, len(live.open)) for live in sorted(lives, key=lambda item: item.name)]
+
+    def of_process(self) -> Iterator[Metric]:
+        """Families that belong to no run."""
+        families = _Families()
         self._of_process(families)
         yield from families.made.values()
         yield self._durations()
@@ -107,8 +116,11 @@ class SidecarCollector(Collector):
         )
 
 
-def register(registry: CollectorRegistry, sidecar: Sidecar, budget: ByteBudget) -> None:
-    registry.register(SidecarCollector(sidecar, budget))
+def run_families(run: Snapshot, open_updates: int) -> list[Metric]:
+    """The families of one run alone."""
+    families = _Families()
+    _of_run(families, run, open_updates)
+    return list(families.made.values())
 
 
 def metric_name(indicator: str) -> str:

@@ -96,20 +96,22 @@ class Ingest:
         live = await self._sidecar.peek(address.run)
         if address.attempt is None:
             address = replace(address, attempt=0 if live is None else live.attempt)
-        digest = await loop.run_in_executor(self._workers, body_digest, media, body)
+        hashing = loop.run_in_executor(self._workers, body_digest, media, body)
+        known = None
         if live is not None:
             known = await asyncio.to_thread(lambda: self._sidecar.store.get(ShardRow, *address.key))
-            if known is not None and known.digest == digest:
+        if known is not None and live is not None:
+            if known.digest == await hashing:
                 return await self._sidecar.repeat(known)
-            if known is not None:
-                live.counters["conflicting_shards"] += 1
-                raise ConflictError(f"shard {'/'.join(map(str, address.key))} was sent before with other content")
-        reading = await loop.run_in_executor(self._workers, self._read, address, media, body, digest)
-        return await self._sidecar.admit(reading.arrival)
+            live.counters["conflicting_shards"] += 1
+            raise ConflictError(f"shard {'/'.join(map(str, address.key))} was sent before with other content")
+        reading = await loop.run_in_executor(self._workers, self._read, address, media, body)
+        arrival = reading.arrival
+        return await self._sidecar.admit(replace(arrival, row=replace(arrival.row, digest=await hashing)))
 
-    def _read(self, address: Address, media: str, body: memoryview, digest: str) -> Reading:
+    def _read(self, address: Address, media: str, body: memoryview) -> Reading:
         reading = read_shard(
-            address, media, body, digest, spec=self._sidecar.settings.summary, max_tokens=self._settings.max_tokens
+            address, media, body, spec=self._sidecar.settings.summary, max_tokens=self._settings.max_tokens
         )
         if self._retention is not None and reading.rows is not None:
             self._retention.keep(address, reading.rows)

@@ -1,12 +1,13 @@
 """A shard's bytes -> its row and its summary; blocking and free of the event loop (a worker thread runs it).
 
-The digest is SHA-256 of the body under its media type: the same bytes again are a duplicate and are answered without
-being decoded. Of group ids the distinct ones are kept, so that the closing can see a group that two shards share.
+The digest is SHA-256 of the body under its media type, computed beside the decoding: the same bytes again are a
+duplicate and are answered without being decoded. Of group ids the distinct ones are kept, so that the closing can see
+a group that two shards share.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 
 import numpy as np
@@ -43,7 +44,6 @@ class Reading:
 
     arrival: Arrival
     rows: UpdateRows | None = None
-    counts: dict[str, int] = field(default_factory=dict)
 
 
 def body_digest(media: str, body: memoryview) -> str:
@@ -52,10 +52,8 @@ def body_digest(media: str, body: memoryview) -> str:
     return state.hexdigest()
 
 
-def read_shard(
-    address: Address, media: str, body: memoryview, digest: str, *, spec: SummarySpec, max_tokens: int
-) -> Reading:
-    """Raises InputError naming column and row."""
+def read_shard(address: Address, media: str, body: memoryview, *, spec: SummarySpec, max_tokens: int) -> Reading:
+    """The shard without its digest and time. Raises InputError naming column and row."""
     rows = None
     groups: bytes | None = None
     settings: dict[str, str] = {}
@@ -75,11 +73,11 @@ def read_shard(
         address.step,
         address.shard,
         address.shards,
-        digest,
+        "",
         0.0,
         len(body),
         encode(summary),
         groups,
         dict(settings),
     )
-    return Reading(Arrival(row, Piece(summary, groups)), rows, summary.counts)
+    return Reading(Arrival(row, Piece(summary, groups)), rows)

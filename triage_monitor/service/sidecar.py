@@ -31,6 +31,7 @@ from triage_monitor.storage.records import (
     Record,
     RunRow,
     ShardRow,
+    UpdateRow,
 )
 
 logger = logging.getLogger("triage_monitor")
@@ -223,13 +224,10 @@ class Sidecar:
     async def _settled(self, live: LiveRun, place: Place, *, duplicate: bool) -> Admission:
         """Closes the update if its last shard is in; the run is locked."""
         update = live.open.get(place)
-        if update is not None and (update.missing_shards == 0 or update.revision):
-            await self._close(live, update)
-            update = None
-        if update is not None:
+        if update is not None and update.missing_shards and not update.revision:
             state, shards_in = "open", len(update.pieces)
         else:
-            row = await asyncio.to_thread(live.closed, place)
+            row = await (asyncio.to_thread(live.closed, place) if update is None else self._close(live, update))
             state, shards_in = ("unknown", 0) if row is None else (row.status, row.shards - row.missing_shards)
         live.snapshot = live.take_snapshot()
         return Admission(duplicate, place[0], state, shards_in, live.version)
@@ -286,7 +284,7 @@ class Sidecar:
             return False
         return update.missing_shards == 0 or update.revision > 0 or update.deadline <= self.clock.monotonic()
 
-    async def _close(self, live: LiveRun, update: OpenUpdate) -> None:
+    async def _close(self, live: LiveRun, update: OpenUpdate) -> UpdateRow:
         loop = asyncio.get_running_loop()
         try:
             closing = await loop.run_in_executor(self._judging, judge_update, live, update, self.now())
@@ -297,6 +295,7 @@ class Sidecar:
             raise
         del live.open[update.place]
         self._apply(live, closing)
+        return closing.row
 
     def _apply(self, live: LiveRun, closing: Closing) -> None:
         row = closing.row
