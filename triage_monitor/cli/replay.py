@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from triage_monitor.trainer.answers import Answer
     from triage_monitor.trainer.transport import Link
 
+SECONDS = (2.0, 10.0, 60.0)  # to connect, of silence, and for one call
 EXAMPLE = "Example: triage-monitor replay recordings/run-a --to http://127.0.0.1:8750 --speed 5"
 
 
@@ -45,7 +46,8 @@ def replay(
     from triage_monitor.storage.recordings_order import index_updates, iter_ordered
     from triage_monitor.trainer.transport import Link, Timeouts, checked_url
 
-    with Console(stderr=True).status("reading") as status, closing(Link(checked_url(to), token, Timeouts())) as link:
+    link = Link(checked_url(to), token, Timeouts(*SECONDS))
+    with Console(stderr=True).status("reading") as status, closing(link):
         index = index_updates(paths, format=format)
         sender = Sender(link, index, run or index.run, patience)
         started = time.monotonic()
