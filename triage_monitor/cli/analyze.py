@@ -27,6 +27,7 @@ def analyze(
     near_zero: Annotated[float, typer.Option(help="A gap below this (nats) is near zero.")] = 0.05,
     rows: Annotated[int, typer.Option(min=2, help="Rows of the tables; longer runs are thinned out.")] = 24,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 on findings or a stage beyond healthy.")] = False,
+    series: Annotated[Path | None, typer.Option(help="Also write every series to this .parquet or .csv.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page (not in this version).", show_default=False)] = None,
 ) -> None:
     """Indicators, trailing windows, stages and findings of recorded updates (Arrow, Parquet, JSONL)."""
@@ -48,6 +49,10 @@ def analyze(
         )
     for note in result.notes:
         print(f"triage-monitor: note: {note}", file=sys.stderr)
+    if series is not None:
+        from triage_monitor.storage.series_file import write_series
+
+        write_series(result.document, series)
     if as_json:
         _write(result.document)
     else:
