@@ -14,18 +14,20 @@ import polars as pl
 
 from triage_monitor.errors import InputError
 
-_WRITERS = {".parquet": pl.DataFrame.write_parquet, ".csv": pl.DataFrame.write_csv}
+_ENDINGS = (".parquet", ".csv")
 
 
 def write_series(document: Mapping[str, Any], path: Path) -> None:
     """`document` is the object of `analyze --json`. Raises InputError for an ending that is no known form."""
-    write = _WRITERS.get(path.suffix)
-    if write is None:
-        raise InputError("format", f"write the series as {' or '.join(_WRITERS)}, not '{path.suffix}'", path=str(path))
+    if path.suffix not in _ENDINGS:
+        raise InputError("format", f"write the series as {' or '.join(_ENDINGS)}, not '{path.suffix}'", path=str(path))
     rows = [*_rows("update", document["updates"]), *_rows("window", document["windows"])]
     frame = pl.DataFrame(rows, infer_schema_length=None).sort("attempt", "step", "scope")
     beside = path.with_name(f".{path.name}.tmp")
-    write(frame, beside)
+    if path.suffix == ".parquet":
+        frame.write_parquet(beside)
+    else:
+        frame.write_csv(beside)
     beside.replace(path)
 
 
