@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from agreement import within_sketch
-from reference import Response, Spec, report
-from strategies import DEFAULT, UpdateInput
+from reference import DEFAULT, Response, Spec, report
+from strategies import UpdateInput
+
 from triage_monitor.judge.indicators import update_report
 
 Measure = Callable[..., dict[str, Any]]
@@ -47,7 +49,14 @@ def rows(lengths: Sequence[int] | None = None, **columns: Sequence[Any] | None) 
     total = len(columns["advantage"] or ())
     edges = np.cumsum([0, *(lengths or [total])])
     parts = [{k: list(v[a:b]) for k, v in columns.items() if v is not None} for a, b in pairwise(edges)]
-    return [Response(**{k: decoded(v) if k != "mask" else [bool(x) for x in v] for k, v in p.items()}) for p in parts]
+    return [
+        Response(
+            advantage=[float(a) for a in part["advantage"]],
+            mask=[bool(m) for m in part["mask"]] if "mask" in part else None,
+            **{name: decoded(part[name]) for name in ("gap", "learner", "sampler") if name in part},
+        )
+        for part in parts
+    ]
 
 
 def assert_as_filed(found: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -67,3 +76,13 @@ def assert_as_filed(found: dict[str, Any], expected: dict[str, Any]) -> None:
 def assert_quantiles(found: dict[str, Any], q05: float, q50: float, q95: float) -> None:
     have = [found["quantiles"]["all"][q] for q in ("0.05", "0.5", "0.95")]
     assert all(within_sketch(h, w) for h, w in zip(have, (q05, q50, q95), strict=True)), have
+
+
+def only_version(response: Response, wanted: Sequence[int], current: int) -> Response:
+    """The response with all tokens masked out whose staleness is not in `wanted` (for the split by staleness)."""
+    versions = response.policy_version
+    assert versions is not None
+    each = [versions] * len(response) if isinstance(versions, int) else list(versions)
+    mask = response.mask if response.mask is not None else [True] * len(response)
+    kept = [bool(m) and (current - v) in wanted for m, v in zip(mask, each, strict=True)]
+    return replace(response, mask=kept)

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from reference_magnitude import magnitude
 
@@ -26,8 +27,8 @@ CHOICES = (
     "nonfinite_fraction = (nan + inf + missing) / tokens: a missing token is 'counted like a non-finite one'.",
     "Without any token of mask 1 nonfinite_fraction is absent; with tokens but none valid it is 1.",
     "empty_responses are those without a token of mask 1; all tokens unusable is `unusable_responses`, not empty.",
-    "unusable_advantage counts responses in which a valid token has a NaN or infinite advantage.",
-    "`segments` counts segments with a valid token, eligible ones have 4 n >= W; position 0 is the first mask 1.",
+    "unusable_advantage counts responses in which a valid token has a NaN or infinite advantage, in either form.",
+    "`segments` are all that positions from the first to the last token of mask 1 are cut into; eligible: 4 n >= W.",
     "The top 5% are 0.05 * eligible segments, a fraction included; equal c/n at the cut enter pro rata by number.",
     "Restricted families change c alone: n, eligibility and the denominators over valid tokens stay.",
     "persistence: P(heavy | left neighbour heavy) over adjacent eligible pairs; chance = heavy / eligible.",
@@ -36,8 +37,8 @@ CHOICES = (
     "log_rho_se needs both M(A-) > 0 and M(A+) > 0.",
     "rho_asym with tokens and signal: no_amplifying_mass if M(A-) is 0 as well, else no_positive_mass.",
     "overflow_tokens counts a valid token once when 2 delta > 700 or -delta > 700: an exp of section 5 saturated.",
-    "ess_fraction takes w = exp(min(delta, 350)), so that w and w^2 saturate together and it stays within [1/n, 1].",
-    "not_observable is 1 when at least 1000 valid tokens exist and 99.9% of them have a gap of exactly 0, else 0.",
+    "ess_fraction takes delta within [-300, 300], so that neither w nor w^2 saturates alone: it stays in [1/n, 1].",
+    "not_observable: 1 when 99.9% of at least 1000 valid tokens have a gap of exactly 0, else 0; absent for none.",
     "A newer attempt replaces older ones from the smallest step it has reported.",
 )
 
@@ -52,6 +53,9 @@ class Spec:
     phi: float = 0.125
     near_zero: float = 0.05
     deep_tail: float = -1.0
+
+
+DEFAULT = Spec()
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ def family_regions(family: str) -> tuple[str, ...]:
 
 
 def tokens_of(response: Response) -> list[Token]:
-    """Every position of mask 1, classified; positions are counted from the first of them."""
+    """Every position of mask 1, classified and numbered from the first of them on, masked ones between included."""
     masked_in = [_mask_at(response, t) for t in range(len(response))]
     if not any(masked_in):
         return []
@@ -255,11 +259,12 @@ def log_rho_se(units: Sequence[Sequence[Token]]) -> float | None:
 
 
 def segments_of(tokens: Sequence[Token], spec: Spec) -> list[Segment]:
-    by_index: dict[int, list[Token]] = {}
+    """Consecutive segments up to the last token; one inside may hold no valid token at all."""
+    held: list[list[Token]] = [[] for _ in range(tokens[-1].position // spec.segment + 1)] if tokens else []
     for token in tokens:
         if token.kind == "valid":
-            by_index.setdefault(token.position // spec.segment, []).append(token)
-    return [Segment(j, tuple(held), 4 * len(held) >= spec.segment) for j, held in sorted(by_index.items())]
+            held[token.position // spec.segment].append(token)
+    return [Segment(j, tuple(some), 4 * len(some) >= spec.segment) for j, some in enumerate(held)]
 
 
 def top5_tail_share(placed: Sequence[tuple[int, int]]) -> float | None:
@@ -320,11 +325,9 @@ class Update:
     complete: bool = True
 
 
-def report(updates: Sequence[Update] | Sequence[Response], spec: Spec = Spec()) -> dict[str, dict]:  # type: ignore[type-arg]
+def report(inputs: Sequence[Update] | Sequence[Response], spec: Spec = DEFAULT) -> dict[str, Any]:
     """{indicators, reasons, quantiles, masses, counts} of the pooled responses; plain responses are one update."""
-    if updates and isinstance(updates[0], Response):
-        updates = [Update(0, tuple(updates))]  # type: ignore[arg-type]
-    rows = [(u, r) for u in updates for r in u.responses if not r.padding]  # type: ignore[union-attr]
+    rows = rows_of(inputs)
     responses = [tokens_of(r) for _, r in rows]
     usable = [[t for t in tokens if t.kind == "valid"] for tokens in responses]
     valid = [t for tokens in usable for t in tokens]
@@ -336,7 +339,7 @@ def report(updates: Sequence[Update] | Sequence[Response], spec: Spec = Spec()) 
     unusable = counted["missing"] + counted["nan"] + counted["pos_inf"] + counted["neg_inf"]
     out["nonfinite_fraction"] = ratio(unusable, counted["tokens"])
     zeros = sum(t.delta == 0 for t in valid)
-    out["not_observable"] = float(len(valid) >= 1000 and 1000 * zeros >= 999 * len(valid))
+    out["not_observable"] = float(len(valid) >= 1000 and 1000 * zeros >= 999 * len(valid)) if valid else None
     rewards = [r.reward for _, r in rows if r.reward is not None and not math.isnan(r.reward)]
     out["reward_mean"] = ratio(math.fsum(rewards), len(rewards))
     masses = {r: region_sum(valid, r) for r in ("a_neg", "a_pos", "c_neg", "c_pos")}
@@ -345,10 +348,18 @@ def report(updates: Sequence[Update] | Sequence[Response], spec: Spec = Spec()) 
     return {"indicators": out, "reasons": why, "quantiles": quantiles(valid), "masses": masses, "counts": counted}
 
 
-def _units(rows: Sequence[tuple[Update, Response]], usable: Sequence[Sequence[Token]]) -> list[list[Token]]:
+def rows_of(inputs: Sequence[Update] | Sequence[Response]) -> list[tuple[int, Response]]:
+    """(number of the update, response) of every row that is not padding."""
+    rows: list[tuple[int, Response]] = []
+    for k, item in enumerate(inputs):
+        rows += [(k, r) for r in item.responses] if isinstance(item, Update) else [(-1, item)]
+    return [(k, r) for k, r in rows if not r.padding]
+
+
+def _units(rows: Sequence[tuple[int, Response]], usable: Sequence[Sequence[Token]]) -> list[list[Token]]:
     units: dict[Hashable, list[Token]] = {}
     for i, ((update, response), tokens) in enumerate(zip(rows, usable, strict=True)):
-        key = ("row", i) if response.group is None else ("group", id(update), response.group)
+        key = ("row", i) if response.group is None else ("group", update, response.group)
         units.setdefault(key, []).extend(tokens)
     return list(units.values())
 
@@ -387,13 +398,3 @@ def effective(updates: Sequence[Update]) -> list[Update]:
 def trailing_window(updates: Sequence[Update], size: int = 25, upto: int | None = None) -> list[Update]:
     """The updates that the newest window (or the one that ends at step `upto`) merges."""
     return [u for u in effective(updates) if upto is None or u.step <= upto][-size:]
-
-
-def only_version(response: Response, wanted: Sequence[int], current: int) -> Response:
-    """The response with all tokens masked out whose staleness is not in `wanted` (for the split by staleness)."""
-    versions = response.policy_version
-    assert versions is not None
-    each = [versions] * len(response) if isinstance(versions, int) else list(versions)
-    mask = response.mask if response.mask is not None else [True] * len(response)
-    kept = [bool(m) and (current - v) in wanted for m, v in zip(mask, each, strict=True)]
-    return replace(response, mask=kept)

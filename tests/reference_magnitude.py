@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Protocol
 
 CEILING = 700.0
+WEIGHT_CEILING = 300.0
 
 
 class ValidToken(Protocol):
@@ -49,12 +50,12 @@ def standard_deviation(values: Sequence[float]) -> float | None:
 
 
 def effective_share(deltas: Sequence[float]) -> float | None:
-    """(sum w)^2 / (n sum w^2), scaled by the largest weight so that nothing overflows."""
+    """(sum w)^2 / (n sum w^2), relative to the largest weight so that nothing overflows or vanishes."""
     if not deltas:
         return None
-    capped = [min(d, CEILING / 2) for d in deltas]
-    top = max(capped)
-    weights = [math.exp(d - top) for d in capped]
+    capped = [max(min(d, WEIGHT_CEILING), -WEIGHT_CEILING) for d in deltas]
+    largest = max(capped)
+    weights = [math.exp(d - largest) for d in capped]
     return math.fsum(weights) ** 2 / (len(weights) * math.fsum(w * w for w in weights))
 
 

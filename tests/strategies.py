@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from reference import Response, Spec
-from triage_monitor.summary.build import summarize
+from reference import DEFAULT, Response, Spec
 
+from triage_monitor.summary.build import summarize
 from triage_monitor.summary.spec import SummarySpec
 from triage_monitor.summary.step import StepSummary
 
@@ -36,8 +36,6 @@ SPECS = (
     Spec(segment=16, tau_ana=0.25, phi=0.125),
     Spec(),
 )
-
-DEFAULT = SPECS[-1]
 
 
 @dataclass(frozen=True)
@@ -68,12 +66,17 @@ class UpdateInput:
         ):
             if column is not None:
                 out[name] = [np.asarray(values, dtype=self.dtype) for values in column]
-        if kept and kept[0].mask is not None:
-            out["mask"] = [np.asarray(r.mask, dtype=bool) for r in kept]
-        if kept and kept[0].missing is not None:
-            out["missing"] = [np.asarray(r.missing, dtype=bool) for r in kept]
-        per_token = bool(kept) and not isinstance(kept[0].advantage, float)
-        advantages = [np.asarray(r.advantage, dtype="float32") for r in kept]
+        for name, columns, default in (
+            ("mask", [r.mask for r in kept], True),
+            ("missing", [r.missing for r in kept], False),
+        ):
+            if any(column is not None for column in columns):
+                filled = [[default] * len(r) if c is None else c for r, c in zip(kept, columns, strict=True)]
+                out[name] = [np.asarray(column, dtype=bool) for column in filled]
+        per_token = any(not isinstance(r.advantage, float) for r in kept)
+        advantages = [
+            np.broadcast_to(np.asarray(r.advantage, dtype="float32"), len(r) if per_token else ()) for r in kept
+        ]
         out["advantages"] = advantages if per_token else np.asarray([float(a) for a in advantages], dtype="float32")
         if kept and kept[0].group is not None:
             out["groups"] = np.asarray([r.group for r in kept], dtype="int64")

@@ -8,9 +8,9 @@ import math
 import numpy as np
 import pytest
 from reference import QUANTILES
-from triage_monitor.judge.indicators import INDICATORS, update_report
 
 from triage_monitor import indicators, summarize
+from triage_monitor.judge.indicators import INDICATORS, update_report
 from triage_monitor.summary.spec import SummarySpec
 from triage_monitor.summary.step import StepSummary, merge_all
 
@@ -141,7 +141,7 @@ def test_probabilities_by_hand() -> None:
 
 
 def test_segments_by_hand() -> None:
-    """W = 8, heavy from c/n = 0.25. A < 0: segments with c = 4, 2, 0 of 8; A > 0: c = 1 of 8, then 2 of 2 (eligible)."""
+    """W = 8, heavy from c/n = 0.25. A < 0: segments with c = 4, 2, 0 of 8; A > 0: c = 1 of 8, 2 of 2 (eligible)."""
     negative = [-0.5] * 4 + [0.01] * 4 + [-0.5] * 2 + [0.01] * 6 + [0.01] * 8
     positive = [0.5] + [0.01] * 7 + [0.5] * 2
     found = indicators(summary_of([negative, positive], [-1.0, 1.0], SummarySpec(segment=8, phi=0.25)))
@@ -215,7 +215,7 @@ def test_absent_numbers_have_reasons_and_present_ones_none() -> None:
 
 def test_empty_summary_states_nothing_but_that_it_saw_nothing() -> None:
     found = update_report(StepSummary.empty())
-    assert {v for k, v in found["indicators"].items() if k != "not_observable"} == {None}
+    assert set(found["indicators"].values()) == {None}
     assert set(found["counts"].values()) == {0}
     assert set(found["masses"].values()) == {0.0}
     json.dumps(found, allow_nan=False)
@@ -240,7 +240,7 @@ def test_token_fraction_is_a_ratio_of_sums_not_a_mean_of_means() -> None:
     found = indicators(merge_all([*healthy, *sick]))
     assert found["tail_token_fraction"] == pytest.approx(4 * 320 / (60 * 20 + 4 * 600), rel=1e-12)
     mean_of_means = 4 * (320 / 600) / 64
-    assert found["tail_token_fraction"] > 10 * mean_of_means
+    assert 10 * mean_of_means < 4 * 320 / (60 * 20 + 4 * 600)
 
 
 def test_excess_is_about_one_when_direction_ignores_the_advantage() -> None:
@@ -258,7 +258,9 @@ def test_excess_is_about_one_when_direction_ignores_the_advantage() -> None:
 def test_advantage_scale_moves_no_ratio() -> None:
     gaps = [[-0.1, 0.2, -0.3], [0.3, -0.2, 0.1]]
     one, thousandth = (indicators(summary_of(gaps, [-s, s])) for s in (1.0, 1e-3))
-    assert dict(one) == pytest.approx(dict(thousandth), rel=1e-12, nan_ok=False)
+    assert set(one.reasons) == set(thousandth.reasons)
+    defined = {name: value for name, value in one.items() if value is not None}
+    assert defined == pytest.approx({name: thousandth[name] for name in defined}, rel=1e-12)
 
 
 def test_heavy_advantages_weigh_masses_not_counts() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from triage_monitor import indicators, summarize
-from triage_monitor.summary.step import merge_all
+from triage_monitor.summary.step import StepSummary, merge_all
 
 NORMAL_95 = 1.96
 SIMULATIONS = 1000
@@ -59,12 +59,12 @@ def interval_covers(shape: Shape, rng: np.random.Generator) -> bool:
     return abs(math.log(rho) - shape.log_rho) <= NORMAL_95 * se
 
 
-def simulated(shape: Shape, rng: np.random.Generator, grouped: bool = True):  # type: ignore[no-untyped-def]
+def simulated(shape: Shape, rng: np.random.Generator, grouped: bool = True) -> StepSummary:
     """One update. In a group all responses share the sign and the quantile of their share of amplifying tokens."""
     groups = np.repeat(np.arange(shape.groups), shape.responses_per_group)
     negative = (rng.random(shape.groups) < shape.negative)[groups]
     means = np.where(negative, shape.share[0], shape.share[1])
-    shares = rng.beta(*(np.stack([means, 1 - means]) * shape.spread))
+    shares = np.asarray(rng.beta(means * shape.spread, (1 - means) * shape.spread))
     if shape.responses_per_group > 1:
         first = np.arange(shape.groups) * shape.responses_per_group
         shares = shares[first][groups]

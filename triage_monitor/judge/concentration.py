@@ -7,7 +7,7 @@ eligibility do not.
     top5_tail_share  tail tokens held by the top 5% of eligible segments by c / n, ties at the cut pro rata
     persistence      P(j + 1 heavy | j heavy) / P(heavy): pairs adjacent in one response over all eligible segments
 
-Exact for segments of 64 tokens or fewer; for longer ones a partial segment's n is known to 1/64 of the length.
+All exact: the summary holds the joint counts of (n, c).
 """
 
 from __future__ import annotations
@@ -39,16 +39,11 @@ def heavy_segment_fraction(summary: StepSummary, family: str) -> float:
 def top5_tail_share(summary: StepSummary, family: str) -> float:
     eligible = _eligible(summary)
     cells = summary.histograms["segment"][FAMILIES.index(family)]
-    n_rows, c_columns = np.nonzero(cells)
-    segments = cells[n_rows, c_columns]
-    tail = segments * c_columns
+    n, c = np.nonzero(cells)
+    segments = cells[n, c]
+    tail = segments * c
     held = int(tail.sum()) or undefined("no_tail_tokens")
-    return _top(c_columns / _valid_tokens(n_rows, summary.spec.segment), segments, tail, TOP_SHARE * eligible) / held
-
-
-def _valid_tokens(row: NDArray[np.int64], length: int) -> NDArray[np.float64]:
-    levels = min(length, 64)
-    return row.astype(np.float64) * (length / levels)
+    return _top(c / n, segments, tail, TOP_SHARE * eligible) / held
 
 
 def _top(rank: NDArray[np.float64], segments: NDArray[np.int64], tail: NDArray[np.int64], take: float) -> float:

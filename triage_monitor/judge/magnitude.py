@@ -50,8 +50,8 @@ def delta_std(summary: StepSummary) -> float:
 
 def ess_fraction(summary: StepSummary) -> float:
     n = tokens(summary)
-    weight, square = n + summary.total("weight_excess"), n + summary.total("chi2")
-    return (weight / n) * (weight / square)
+    weight = summary.total("weight")
+    return (weight / n) * (weight / summary.total("weight_sq"))
 
 
 def _exp(value: float) -> float:
@@ -100,7 +100,7 @@ def prob_pearson(summary: StepSummary) -> float:
 
 
 def nonfinite_fraction(summary: StepSummary) -> float:
-    broken = summary.count("nan") + summary.count("pos_inf") + summary.count("neg_inf")
+    broken = sum(summary.count(kind) for kind in ("nan", "pos_inf", "neg_inf", "missing"))
     return broken / (summary.count("tokens") or undefined("no_tokens"))
 
 
@@ -143,7 +143,7 @@ MAGNITUDE_ROWS: tuple[Indicator, ...] = (
     _row("magnitude", "mult_prob_error", "ratio", "Mean of exp(abs(gap)); 1 is perfect", _mean("mult_excess", 1.0)),
     _row("magnitude", "chi2_token", "ratio", "Mean of exp(2 gap) - 1", _mean("chi2")),
     _row("magnitude", "ess_fraction", "share", "Effective sample size of the weights exp(gap), over n", ess_fraction),
-    _row("magnitude", "rho_mean", "ratio", "Mean of exp(gap)", lambda s: _published(1 + _raw_weight(s) / tokens(s))),
+    _row("magnitude", "rho_mean", "ratio", "Mean of exp(gap)", _mean("rho")),
     _row("magnitude", "rho_max", "ratio", "Largest exp(gap)", lambda s: _exp(delta_max(s))),
     _row("magnitude", "frac_rho_gt_2", "share", "Share of tokens with exp(gap) above 2", _share("rho_above_2")),
     _row("magnitude", "frac_rho_lt_0.5", "share", "Share of tokens with exp(gap) below 1/2", _share("rho_below_half")),
@@ -227,7 +227,11 @@ MAGNITUDE_ROWS: tuple[Indicator, ...] = (
 )
 INTEGRITY_ROWS: tuple[Indicator, ...] = (
     _row(
-        "integrity", "nonfinite_fraction", "share", "Share of tokens whose gap is not a finite number", nonfinite_fraction
+        "integrity",
+        "nonfinite_fraction",
+        "share",
+        "Share of tokens without a finite gap: not a number, infinite or missing",
+        nonfinite_fraction,
     ),
     _row("integrity", "missing_fraction", "share", "Share of tokens the engine gave no value for", missing_fraction),
     _row(
@@ -239,8 +243,3 @@ INTEGRITY_ROWS: tuple[Indicator, ...] = (
     ),
     _row("reward", "reward_mean", "none", "Mean reward of the responses, when sent", reward_mean),
 )
-
-
-def _raw_weight(summary: StepSummary) -> float:
-    """Sum of exp(gap) - 1, saturated at exp(700) a token."""
-    return summary.total("gap") + summary.total("k3")

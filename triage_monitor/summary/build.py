@@ -154,7 +154,18 @@ _FAMILY_COUNTS: tuple[str, ...] = (
     "heavy_responses",
     "masked_heavy_responses",
 )
-_CALL_SUMS: tuple[str, ...] = ("gap", "gap_abs", "gap_sq", "k3", "k3_reverse", "mult_excess", "chi2", "weight_excess")
+_CALL_SUMS: tuple[str, ...] = (
+    "gap",
+    "gap_abs",
+    "gap_sq",
+    "k3",
+    "k3_reverse",
+    "mult_excess",
+    "chi2",
+    "rho",
+    "weight",
+    "weight_sq",
+)
 _REGION_SUMS: tuple[str, ...] = (
     *(f"mass_{region}" for region in REGIONS),
     "mass_advantage_negative",

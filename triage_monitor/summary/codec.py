@@ -23,6 +23,7 @@ FORMAT = "triage-summary"
 VERSION = 1
 MIME = "application/vnd.triage.summary"
 MAX_ENCODED_BYTES = 4 << 20
+END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"  # Arrow takes the end of the bytes for the end of the stream as well
 
 _SMALL = (
     ("counters", len(COUNT_NAMES), np.int64),
@@ -80,10 +81,13 @@ def decode(body: bytes | memoryview) -> StepSummary:
 
 
 def _read(body: bytes | memoryview) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
-        batch = reader.read_next_batch()
-        if any(True for _ in reader):
-            raise ValueError("more than one batch")
+    source = pa.BufferReader(body)
+    with pa.ipc.open_stream(source) as reader:
+        batch = next(iter(reader), None)
+        if batch is None or any(True for _ in reader):
+            raise ValueError("not exactly one batch")
+    if source.tell() != len(body) or bytes(body[-len(END_OF_STREAM) :]) != END_OF_STREAM:
+        raise ValueError("the stream does not end where the bytes do")
     batch.validate(full=True)
     if batch.num_rows != 1:
         raise ValueError(f"{batch.num_rows} rows instead of one")

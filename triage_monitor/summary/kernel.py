@@ -25,7 +25,7 @@ from triage_monitor.summary.kernel_segment import (
     gather_large,
     large_counts,
     large_moments,
-    one_sided_sums,
+    negative_sum,
     power_sums,
     region_sums,
     region_sums_one_sign,
@@ -47,8 +47,8 @@ CALL_COUNTS = 15
 F_HEAVY, F_FIRST, F_BOTH, F_RESPONSES, F_MASKED = range(5)
 FAMILY_COUNTS = 5
 # float sums of one call
-S_GAP, S_ABS, S_SQ, S_K3, S_K3_REVERSE, S_EXCESS, S_CHI2, S_WEIGHT = range(8)
-CALL_SUMS = 8
+S_GAP, S_ABS, S_SQ, S_K3, S_K3_REVERSE, S_EXCESS, S_CHI2, S_RHO, S_WEIGHT, S_WEIGHT_SQ = range(10)
+CALL_SUMS = 10
 # what a segment hands to its response
 M_NEGATIVE, M_POSITIVE, M_BELOW, M_ABOVE, M_SUM_BELOW, M_SUM_ABOVE, M_DEEP = range(7)
 
@@ -173,7 +173,8 @@ def measure(
     """Everything about a segment that needs no advantage."""
     near, tau, deep = spec[0], spec[1], spec[2]
     negative, positive, close, below, above, large = threshold_counts(x, n, near, tau)
-    sum_below, sum_above = one_sided_sums(x, n)
+    sum_below = negative_sum(x, n) if negative > 0 else 0.0
+    sum_above = total - sum_below if positive > 0 else 0.0
     forward, backward, excess, shrunk = small_moments(x, n)
     counts[C_NEGATIVE] += np.int64(negative)
     counts[C_POSITIVE] += np.int64(positive)
@@ -184,27 +185,34 @@ def measure(
     sums[S_K3] += forward
     sums[S_K3_REVERSE] += backward
     sums[S_EXCESS] += excess
-    # exp(2d) - 1 = u**2 + 2u with u = d + k3(d); the signed part is the float64 sum of the gaps
-    sums[S_CHI2] += shrunk + 2.0 * total + 2.0 * forward
-    sums[S_WEIGHT] += total + forward
     moments[M_NEGATIVE], moments[M_POSITIVE] = negative, positive
     moments[M_BELOW], moments[M_ABOVE] = below, above
     moments[M_SUM_BELOW], moments[M_SUM_ABOVE] = sum_below, sum_above
     moments[M_DEEP] = 0.0
+    small_total, few = total, n
     if large > 0:
-        m = gather_large(x, n, large_L)
+        m, small_total = gather_large(x, n, large_L)
+        few = n - m
         exponentials(large_L, m, grow, shift, bits)
-        up, down, far, double, weight = large_moments(large_L, m, grow)
+        up, down, far, double, rho, weight, weight_sq = large_moments(large_L, m, grow)
         sums[S_K3] += up
         sums[S_K3_REVERSE] += down
         sums[S_EXCESS] += far
         sums[S_CHI2] += double
+        sums[S_RHO] += rho
         sums[S_WEIGHT] += weight
+        sums[S_WEIGHT_SQ] += weight_sq
         above_2, below_half, below_1e4, overflow, moments[M_DEEP] = large_counts(large_L, m, deep)
         counts[C_ABOVE_2] += np.int64(above_2)
         counts[C_BELOW_HALF] += np.int64(below_half)
         counts[C_BELOW_1E4] += np.int64(below_1e4)
         counts[C_OVERFLOW] += np.int64(overflow)
+    # exp(d) = 1 + u with u = d + k3(d), so exp(2d) - 1 = u**2 + 2u; the signed part is a float64 sum of gaps
+    growth = small_total + forward
+    sums[S_CHI2] += shrunk + 2.0 * growth
+    sums[S_RHO] += few + growth
+    sums[S_WEIGHT] += few + growth
+    sums[S_WEIGHT_SQ] += few + shrunk + 2.0 * growth
 
 
 @compiled()
@@ -221,14 +229,12 @@ def close_segment(
     pair: Ints,
 ) -> None:
     """Books an eligible segment; `before` holds (adjacent?, level, heavy) of its predecessor per family."""
-    levels, width = segment.shape[1] - 1, segment.shape[2] - 1
-    row = n if width <= levels else -(-n * levels // width)
     bound = heavy_from[n]
     for f in range(3):
         c = tail[f]
         level = np.int64(level_of[n, c])
         heavy = np.int64(c >= bound)
-        segment[f, row, c] += 1
+        segment[f, n, c] += 1
         worst[f] = max(worst[f], level)
         if before[f, 0]:
             pair[f, before[f, 1], level] += 1
@@ -299,12 +305,9 @@ def reduce_shard(
         elif first < last:
             one, advantage = one_advantage(advantage_T, state_T, first, last)
             many = not one
-        if not many:
-            if not np.isfinite(advantage):
-                response[r, UNUSABLE_ADVANTAGE] = 1
-                advantage = 0.0
-            elif advantage == 0.0:
-                response[r, ZERO_ADVANTAGE] = 1
+        unusable_here = not many and not np.isfinite(advantage)
+        if unusable_here:
+            advantage = 0.0
         plane = 0 if advantage < 0 else 1 if advantage > 0 else 2
         row = raw[plane]
         for start in range(first, last, length):
@@ -359,6 +362,9 @@ def reduce_shard(
         response[r, TOKENS], response[r, VALID], response[r, GAP_SUM] = present, valid, gap_sum
         if not many:
             region_sums_one_sign(advantage, float(valid), sides, region)
+            if valid > 0:
+                response[r, UNUSABLE_ADVANTAGE] = unusable_here
+                response[r, ZERO_ADVANTAGE] = advantage == 0.0 and not unusable_here
         elif valid > 0 and zeros == valid:
             response[r, ZERO_ADVANTAGE] = 1
         regions += region

@@ -8,8 +8,8 @@ For abs(gap) < LARGE no exponential is evaluated. With E, O the even and odd par
 
 are polynomials of d**2, exact to 1e-9 there and free of the cancellation that exp(d) - 1 - d suffers near 0. A segment
 with larger gaps takes `large_moments` as well, whose exponential is a float64 polynomial too, so that a terminal run
-is not much dearer than a healthy one. Positive sums of a segment are kept in the gap's own precision and added up in
-float64 outside; signed sums, where cancellation would show, are float64 throughout.
+is not much dearer than a healthy one. Sums of the k3 kind are kept in the gap's own precision and added up in float64
+outside; sums of gaps, which are subtracted from one another later, are float64 throughout.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ Real = float | np.floating[Any]
 
 LARGE = 0.5  # must stay below ln 2 and at or below every deep-tail threshold's size
 MAX_EXPONENT = 700.0  # exp saturates here, and the token is counted
-WEIGHT_LIMIT = math.exp(MAX_EXPONENT / 2)  # so does the weight, whose square is summed
+CHI2_LIMIT = math.exp(MAX_EXPONENT / 2)  # so does exp(2 d)
+# Weights of the effective sample size stay within exp(+-300): squares neither overflow when summed nor vanish.
+WEIGHT_HIGH, WEIGHT_LOW = math.exp(300.0), math.exp(-300.0)
 LOG_2 = math.log(2.0)
 LOG_1E4 = math.log(1e-4)
 LOG2_E = 1.0 / LOG_2
@@ -82,13 +84,12 @@ def extremes(x_T: Gaps, n: int) -> tuple[Real, Real]:
 
 
 @compiled(FINITE)
-def one_sided_sums(x_T: Gaps, n: int) -> tuple[Real, Real]:
-    """Sums of the negative and of the positive gaps."""
-    below = above = zero = x_T.dtype.type(0)
+def negative_sum(x_T: Gaps, n: int) -> float:
+    """Sum of the negative gaps, in float64: pressures are compared with one another, so nearly equal ones cancel."""
+    below = zero = np.float64(0)
     for i in range(n):
-        below += min(x_T[i], zero)
-        above += max(x_T[i], zero)
-    return below, above
+        below += min(np.float64(x_T[i]), zero)
+    return below
 
 
 @compiled(FINITE)
@@ -113,13 +114,18 @@ def small_moments(x_T: Gaps, n: int) -> tuple[Real, Real, Real, Real]:
 
 
 @compiled()
-def gather_large(x_T: Gaps, n: int, large_L: Floats) -> int:
-    """Packs the gaps of at least LARGE; no branch, so that a few scattered ones cost no misprediction."""
+def gather_large(x_T: Gaps, n: int, large_L: Floats) -> tuple[int, float]:
+    """Packs the gaps of at least LARGE, and sums the others; no branch, so that a few scattered ones cost no
+    misprediction."""
     found = 0
+    small = 0.0
     for i in range(n):
-        large_L[found] = x_T[i]
-        found += int(abs(x_T[i]) >= LARGE)
-    return found
+        d = np.float64(x_T[i])
+        large_L[found] = d
+        is_large = abs(d) >= LARGE
+        found += int(is_large)
+        small += 0.0 if is_large else d
+    return found, small
 
 
 @compiled()
@@ -143,23 +149,26 @@ def exponentials(x_L: Floats, n: int, grow: Floats, shift: Floats, bits: Ints) -
 
 
 @compiled(FINITE)
-def large_moments(x_L: Floats, n: int, grow: Floats) -> tuple[float, float, float, float, float]:
-    """Over gaps of at least LARGE: the sums of `small_moments` but for exp(2d) - 1 - 2d as the fourth, then the
-    bounded weight's exp(d) - 1 - d."""
-    forward = backward = excess = double = weight = 0.0
+def large_moments(x_L: Floats, n: int, grow: Floats) -> tuple[float, float, float, float, float, float, float]:
+    """Over gaps of at least LARGE: the sums of `small_moments` but for exp(2d) - 1 as the fourth, then exp(d) and the
+    bounded weight and its square."""
+    forward = backward = excess = double = rho = weight = square = 0.0
     for i in range(n):
         d = x_L[i]
         up_size = grow[i]
         down_size = 1.0 / up_size
         up = up_size if d > 0 else down_size
         down = down_size if d > 0 else up_size
-        bounded = min(up, WEIGHT_LIMIT)
+        bounded = min(up, CHI2_LIMIT)
+        w = max(min(up, WEIGHT_HIGH), WEIGHT_LOW)
         forward += up - 1.0 - d
         backward += down - 1.0 + d
         excess += up_size - 1.0 - abs(d)
-        double += bounded * bounded - 1.0 - 2.0 * d
-        weight += bounded - 1.0 - d
-    return forward, backward, excess, double, weight
+        double += bounded * bounded - 1.0
+        rho += up
+        weight += w
+        square += w * w
+    return forward, backward, excess, double, rho, weight, square
 
 
 @compiled(FINITE)

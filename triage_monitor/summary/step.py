@@ -10,15 +10,16 @@ amplifying-tail tokens):
 
     gap        [3 signs of A: neg, pos, none][BINS]    the quantile sketch
     response   [BINS]                                  the same grid over a response's summed gap
-    segment    [3 families][n level][c]                eligible segments
+    segment    [3 families][n][c]                      eligible segments, exact for any segment length
     pair       [3 families][level j][level j + 1]      adjacent eligible segments, level = floor(64 c / n)
     worst      [3 families][not masked, masked][level] responses by their worst segment; masked: abs(mean gap) small
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,7 +86,9 @@ SUM_NAMES: tuple[str, ...] = (
     "k3_reverse",
     "mult_excess",
     "chi2",
-    "weight_excess",
+    "rho",
+    "weight",
+    "weight_sq",
     *(f"mass_{region}" for region in REGIONS),
     "mass_total",
     "mass_advantage_negative",
@@ -126,7 +129,7 @@ def histogram_shapes(spec: SummarySpec) -> dict[str, tuple[int, ...]]:
     return {
         "gap": (3, BINS),
         "response": (BINS,),
-        "segment": (len(FAMILIES), min(spec.segment, LEVELS) + 1, spec.segment + 1),
+        "segment": (len(FAMILIES), spec.segment + 1, spec.segment + 1),
         "pair": (len(FAMILIES), LEVELS + 1, LEVELS + 1),
         "worst": (len(FAMILIES), 2, LEVELS + 1),
     }
@@ -141,11 +144,12 @@ class StepSummary:
     totals: Floats
     minima: Floats
     maxima: Floats
-    histograms: dict[str, Counts]
+    histograms: Mapping[str, Counts]
 
     def __post_init__(self) -> None:
         for array in self._arrays():
             array.setflags(write=False)
+        object.__setattr__(self, "histograms", MappingProxyType(dict(self.histograms)))
 
     @classmethod
     def empty(cls, spec: SummarySpec = DEFAULT_SPEC) -> StepSummary:
