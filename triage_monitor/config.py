@@ -70,7 +70,7 @@ class IngestSettings:
     max_body_bytes: int = 128 << 20
     max_tokens: int = 1 << 25
     max_inflight_bytes: int = 512 << 20
-    max_waiting: int = 64
+    max_waiting: int = 512
     max_shards: int = 4096
     workers: int = 2
     stall_seconds: float = 15.0

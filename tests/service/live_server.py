@@ -32,7 +32,7 @@ class LiveServer:
         self.server = server
         self.address = address
         self._loop = loop
-        self.http = httpx.Client(base_url=address, timeout=30, trust_env=False)
+        self.http = httpx.Client(base_url=address, timeout=120, trust_env=False)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)

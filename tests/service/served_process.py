@@ -32,7 +32,7 @@ class ServedProcess:
             _, errors = self.process.communicate(timeout=20)
             raise AssertionError(f"serve did not start: {errors}")
         self.address = self.line.split()[-1]
-        self.http = httpx.Client(base_url=self.address, timeout=30, trust_env=False)
+        self.http = httpx.Client(base_url=self.address, timeout=120, trust_env=False)
 
     def put(self, run: str, step: int, body: bytes, **query: int) -> httpx.Response:
         path = f"/v1/runs/{run}/updates/{step}/shards/{query.pop('shard', 0)}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import httpx
@@ -15,6 +17,7 @@ from service.live_server import STREAM, masses
 from service.served_process import served
 
 from triage_monitor.storage.recordings import iter_updates
+from triage_monitor.summary.rows import encode_arrays
 
 ADAPTIVE = {"TRIAGE_JUDGE__POLICY__MODE": "adaptive"}
 
@@ -185,3 +188,44 @@ def test_damaged_rows_are_reported_and_the_rest_served(tmp_path: Path) -> None:
         window = server.http.get("/v1/runs/run").json()["window"]
         assert (window["updates"], window["indicators"]["rho_asym"]) == (5, 1.5)
         assert server.http.get("/v1/runs/run/params").json()["version"] == 1
+
+
+def test_full_disk_is_said_and_service_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        assert server.put("run", 1, masses(3, 2)).status_code == 201
+        size = max(path.stat().st_size for path in tmp_path.iterdir())
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        refused = server.put("run", 2, masses(3, 2))
+        assert (refused.status_code, refused.json()["reason"]) == (507, "store_full")
+        assert server.http.get("/readyz").status_code == 503
+        assert server.http.get("/v1/runs/run").json()["last_update"]["step"] == 1
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        again = server.put("run", 2, masses(3, 2))
+        assert (again.status_code, again.json()["update"]) == (201, "complete")
+        assert server.http.get("/readyz").status_code == 200
+        assert server.http.get("/v1/runs/run").json()["window"]["updates"] == 2
+
+
+def test_bodies_as_large_as_the_case_are_taken_while_health_answers(tmp_path: Path) -> None:
+    tokens, responses = 10_485_760, 512
+    logprobs = np.random.default_rng(0).normal(-1, 0.1, tokens).astype(np.float32)
+    offsets = np.arange(0, tokens + 1, tokens // responses)
+    body = encode_arrays(
+        learner_logprobs=logprobs, sampler_logprobs=logprobs[::-1].copy(), advantages=np.ones(responses),
+        offsets=offsets,
+    )  # fmt: skip
+    assert len(body) > 83_886_080
+    with served(tmp_path) as server:
+        answers: list[int] = []
+        sender = threading.Thread(target=lambda: answers.append(server.put("large", 1, body).status_code))
+        sender.start()
+        slowest = 0.0
+        with httpx.Client(base_url=server.address, timeout=30, trust_env=False) as other:
+            while sender.is_alive():
+                started = time.monotonic()
+                assert other.get("/healthz").status_code == 200
+                assert other.get("/metrics").status_code == 200
+                slowest = max(slowest, time.monotonic() - started)
+        assert answers == [201]
+        assert server.http.get("/v1/runs/large").json()["last_update"]["counts"]["valid_tokens"] == tokens
+    assert slowest < 2.0

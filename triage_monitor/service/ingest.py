@@ -199,4 +199,4 @@ def _note_drops(sidecar: Sidecar, address: Address, text: str | None) -> None:
     if text is not None and live is not None:
         found = [(reason, int(count)) for reason, count in _DROPS.findall(text)][:MAX_DROP_REASONS]
         live.client_drops[address.shard] = dict(found)
-        live.snapshot = live.take_snapshot()
+        live.snapshot = replace(live.snapshot, client_drops=live.dropped_by_clients())

@@ -165,8 +165,12 @@ class LiveRun:
             last_seen=self.last_seen,
             counters=dict(self.counters),
             actions=dict(self.actions),
-            client_drops=sum((Counter(drops) for drops in self.client_drops.values()), Counter[str]()),
+            client_drops=self.dropped_by_clients(),
         )
+
+    def dropped_by_clients(self) -> Mapping[str, int]:
+        """What the trainer's ranks say they dropped, by reason, over all ranks."""
+        return sum((Counter(drops) for drops in self.client_drops.values()), Counter[str]())
 
     def recent(self, *, last_step: int | None = None) -> list[tuple[int, int, StepSummary]]:
         """The window's updates up to a step, newest attempt first choice, as (step, attempt, summary). Blocking."""

@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from triage_monitor.config import Settings
-from triage_monitor.errors import ConflictError, StoreFull
+from triage_monitor.errors import ConflictError, StoreFull, TriageError
 from triage_monitor.service.clock import Clock
 from triage_monitor.service.closing import Closing, issued, judge_update
 from triage_monitor.service.events import EventHub
 from triage_monitor.service.live import LiveRun, OpenUpdate, Piece, Place
 from triage_monitor.service.problems import Problem
 from triage_monitor.service.tally import Tally
-from triage_monitor.storage.base import Store
+from triage_monitor.storage.base import Store, effective_updates
 from triage_monitor.storage.records import (
     AttemptRow,
     Outcome,
@@ -80,8 +80,9 @@ class Sidecar:
     async def start(self) -> None:
         """Loads the runs that are not retired and closes what was complete when the last process ended."""
         for name in await asyncio.to_thread(self.store.runs):
-            live = await self._load(name)
-            self.tally.updates += live.counters["updates"]
+            self.tally.updates += await asyncio.to_thread(self.store.count, UpdateRow, name)
+            if not await asyncio.to_thread(self._is_asleep, name):
+                await self._load(name)
         await self.close_overdue()
         self._closer = asyncio.create_task(self._close_loop())
         self.ready = True
@@ -108,6 +109,15 @@ class Sidecar:
 
     def is_retired(self, live: LiveRun) -> bool:
         return live.retired or self.now() - live.last_seen > self.settings.runs.retire_after_seconds
+
+    def _is_asleep(self, name: str) -> bool:
+        """True for a stored run that is retired and waits for nothing: it is loaded when somebody asks. Blocking."""
+        row = self.store.get(RunRow, name)
+        newest = effective_updates(self.store, name, UpdateRow, newest=1)
+        if row is None or self.store.unclosed(name):
+            return False
+        seen = max([row.created_at, *(update.closed_at for update in newest)])
+        return row.retired or self.now() - seen > self.settings.runs.retire_after_seconds
 
     async def find(self, name: str) -> LiveRun:
         """A run that exists; Problem 404 when none has this name."""
@@ -196,6 +206,7 @@ class Sidecar:
         place = (row.attempt, row.step)
         update = await self._expected(live, place, row.shards)
         update.arriving += 1
+        outcome = None
         try:
             outcome = await self._write_shard(live, row)
         except ConflictError:
@@ -203,7 +214,8 @@ class Sidecar:
             raise
         finally:
             update.arriving -= 1
-            if not update.arriving and not update.pieces and live.open.get(place) is update:
+            nothing_kept = outcome is not Outcome.NEW and not update.arriving and not update.pieces
+            if nothing_kept and live.open.get(place) is update:
                 del live.open[place]
         if outcome is Outcome.DUPLICATE:
             return await self._repeat(row)
@@ -267,17 +279,25 @@ class Sidecar:
 
     async def close_overdue(self) -> int:
         """Closes every update that is complete or waited long enough; returns how many. Forgets retired runs."""
-        closed = 0
+        closed, failures = 0, []
         for live in list(self.runs.values()):
             if self.is_retired(live) and not live.open and not live.lock.locked():
                 del self.runs[live.name]
                 continue
-            async with live.lock:
-                due = [item for item in live.open.values() if self._is_due(item)]
-                for update in sorted(due, key=lambda item: item.place):
-                    await self._close(live, update)
-                    closed += 1
+            try:
+                closed += await self._close_due(live)
+            except TriageError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
         return closed
+
+    async def _close_due(self, live: LiveRun) -> int:
+        async with live.lock:
+            due = sorted((item for item in live.open.values() if self._is_due(item)), key=lambda item: item.place)
+            for update in due:
+                await self._close(live, update)
+            return len(due)
 
     def _is_due(self, update: OpenUpdate) -> bool:
         if not update.pieces:
