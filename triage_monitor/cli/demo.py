@@ -18,15 +18,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Annotated, Any
 
 import typer
 
-UPDATES = 300
+UPDATES = 220
+LEARNING_RATE = 4e-4
 POLL_SECONDS = 1.0
-START_SECONDS = 60.0
+START_SECONDS = 300.0
 SEGMENT = 32
 CONFIG = f"""\
 # What the demo's sidecar ran with. Responses have 128 tokens, so segments of {SEGMENT} give four each; on this model a
@@ -47,6 +48,18 @@ ARMS = {
     "guarded": ("nvfp4", "NVFP4, adaptive TRIAGE"),
     "matched": ("nvfp4-matched", "NVFP4, matched paths (ceiling)"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the three runs share."""
+
+    home: Path
+    updates: int = UPDATES
+    seed: int = 0
+    warmup_seed: int = 0
+    learning_rate: float = LEARNING_RATE
+    warmup_updates: int | None = None
 
 
 @dataclass(slots=True)
@@ -76,13 +89,16 @@ def register(app: typer.Typer) -> None:
         seed: Annotated[int, typer.Option(min=0, help="Seed of prompts and sampling, shared by the runs.")] = 0,
         warmup_seed: Annotated[int, typer.Option(min=0, help="Seed of the warm-up weights.")] = 0,
         directory: Annotated[Path | None, typer.Option(help="Where everything is kept [runs/demo-<time>].")] = None,
+        learning_rate: Annotated[float, typer.Option(help="The lower, the later unguarded runs fail.")] = LEARNING_RATE,
+        warmup_updates: Annotated[int | None, typer.Option(min=1, help="Shorter warm-up, for a quick look.")] = None,
         port: Annotated[int, typer.Option(min=0, max=65535, help="The sidecar's port, 0 for a free one.")] = 0,
         as_json: Annotated[bool, typer.Option("--json", help="Print the final report as JSON.")] = False,
     ) -> None:
         """Train a small model by real RL under emulated NVFP4, watched live and guarded over HTTP."""
         home = directory or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
         _need_torch()
-        report = run_demo(home, updates, seed, warmup_seed, port)
+        plan = Plan(home, updates, seed, warmup_seed, learning_rate, warmup_updates)
+        report = run_demo(plan, port)
         if as_json:
             print(json.dumps(report, indent=2))
         else:
@@ -100,14 +116,15 @@ def _need_torch() -> None:
         raise ConfigError("the demo trains with torch, which is not installed: pip install 'triage-monitor[torch]'")
 
 
-def run_demo(home: Path, updates: int, seed: int, warmup_seed: int, port: int) -> dict[str, Any]:
-    """Runs everything; the report is also written to `home`/report.json."""
+def run_demo(plan: Plan, port: int) -> dict[str, Any]:
+    """Runs everything; the report is also written to report.json in the plan's directory."""
     from triage_monitor.cli.demo_report import gather
     from triage_monitor.cli.demo_view import RunView
 
+    home = plan.home
     home.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    views = {name: RunView(name, title, updates) for name, (_, title) in ARMS.items()}
+    views = {name: RunView(name, title, plan.updates) for name, (_, title) in ARMS.items()}
     with _sidecar(home, port) as address:
         screen = _screen(address, started)
         with screen:
@@ -116,12 +133,12 @@ def run_demo(home: Path, updates: int, seed: int, warmup_seed: int, port: int) -
                 workers = []
                 try:
                     for name in names:
-                        workers.append(_worker(name, home, address, updates, seed, warmup_seed))
+                        workers.append(_worker(name, plan, address))
                         _until_training(workers[-1], views[name], lambda: screen.show(list(views.values())))
                     _follow(workers, views, address, screen)
                 finally:
                     _end([worker.process for worker in workers])
-        report = gather(views, address, home, updates=updates, seed=seed, warmup_seed=warmup_seed)
+        report = gather(views, address, home, {**asdict(plan), "home": str(home)})
     report["seconds"] = time.monotonic() - started
     (home / "report.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return report
@@ -162,18 +179,20 @@ def _address(process: subprocess.Popen[str], log: Path) -> str:
     return line.strip().rpartition(" ")[2]
 
 
-def _worker(name: str, home: Path, address: str, updates: int, seed: int, warmup_seed: int) -> Worker:
+def _worker(name: str, plan: Plan, address: str) -> Worker:
     job = {
         "run": name,
         "arm": ARMS[name][0],
         "url": address,
-        "directory": str(home / name),
-        "updates": updates,
-        "rl_seed": seed,
-        "warmup_seed": warmup_seed,
+        "directory": str(plan.home / name),
+        "updates": plan.updates,
+        "rl_seed": plan.seed,
+        "warmup_seed": plan.warmup_seed,
         "guarded": name == "guarded",
+        "learning_rate": plan.learning_rate,
+        "warmup_updates": plan.warmup_updates,
     }
-    errors = home / f"{name}.log"
+    errors = plan.home / f"{name}.log"
     with errors.open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "triage_monitor.cli.demo_worker", json.dumps(job)],

@@ -50,7 +50,7 @@ def _events(transitions: list[dict[str, Any]], versions: list[dict[str, Any]]) -
     return [text for _, text in sorted(timed, key=lambda pair: pair[0])]
 
 
-def gather(views: Mapping[str, RunView], address: str, home: Path, **settings: int) -> dict[str, Any]:
+def gather(views: Mapping[str, RunView], address: str, home: Path, plan: Mapping[str, Any]) -> dict[str, Any]:
     """Asks the sidecar for each run's history and puts it beside what the trainer said."""
     import httpx
 
@@ -74,7 +74,7 @@ def gather(views: Mapping[str, RunView], address: str, home: Path, **settings: i
                 "parameter_versions": versions,
                 "params_applied": view.detail.get("params_applied"),
             }
-    return {"directory": str(home), "sidecar": address, **settings, "runs": runs}
+    return {"directory": str(home), "sidecar": address, "plan": dict(plan), "runs": runs}
 
 
 def _rewards(rewards: list[float]) -> dict[str, Any]:

@@ -27,6 +27,8 @@ class Job:
     rl_seed: int
     warmup_seed: int
     guarded: bool
+    learning_rate: float | None = None
+    warmup_updates: int | None = None
 
 
 def say(event: str, **numbers: Any) -> None:
@@ -39,9 +41,17 @@ def main() -> None:
     from triage_monitor.testbed.record import RunRecorder
     from triage_monitor.testbed.train import Trainer, train
     from triage_monitor.testbed.update import UpdateResult
+    from triage_monitor.testbed.warmup import WarmupRecipe
     from triage_monitor.trainer.client import Monitor
 
-    config = TrainConfig(arm=job.arm, updates=job.updates, rl_seed=job.rl_seed, warmup_seed=job.warmup_seed)
+    config = TrainConfig(
+        arm=job.arm,
+        updates=job.updates,
+        rl_seed=job.rl_seed,
+        warmup_seed=job.warmup_seed,
+        learning_rate=job.learning_rate,
+        warmup=None if job.warmup_updates is None else WarmupRecipe(updates=job.warmup_updates),
+    )
     settings = {"temperature": 1.0, "learner": "old", "precision": "nvfp4"}
     with (
         RunRecorder(Path(job.directory), config, run=job.run) as recorder,

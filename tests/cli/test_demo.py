@@ -1,0 +1,96 @@
+"""The demo's parts with real processes: a sidecar, a trainer, and parameters that reach the loss of that very run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from triage_monitor.cli.demo import Plan, run_demo
+from triage_monitor.cli.demo_report import _rewards
+
+UPDATES = 30
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    home = tmp_path_factory.mktemp("demo")
+    os.environ.setdefault("TRIAGE_CACHE_DIR", str(tmp_path_factory.mktemp("warmups")))
+    return run_demo(Plan(home, updates=UPDATES, warmup_updates=60), port=0)
+
+
+@pytest.mark.timeout(600)
+def test_demo_trains_three_runs_and_reports_each(report: dict[str, object]) -> None:
+    runs = report["runs"]
+    assert isinstance(runs, dict)
+    assert {name: run["updates"] for name, run in runs.items()} == dict.fromkeys(
+        ("unguarded", "guarded", "matched"), 30
+    )
+    assert runs["unguarded"]["mismatch_energy"] > 100 * runs["matched"]["mismatch_energy"]
+    home = Path(str(report["directory"]))
+    assert json.loads((home / "report.json").read_text())["runs"].keys() == runs.keys()
+    lines = {name: _updates(home / name) for name in runs}
+    assert [len(updates) for updates in lines.values()] == [UPDATES] * 3
+    # Same weights, prompts and sampling noise: the first rollouts are the same.
+    assert len({updates[0]["reward_mean"] for updates in lines.values()}) == 1
+
+
+def test_parameters_pushed_by_the_sidecar_change_the_loss_of_the_running_trainer(tmp_path: Path) -> None:
+    """Paper mode with a gate that fires on everything: version and changed weights show in the trainer's own record."""
+    config = tmp_path / "config.toml"
+    config.write_text(
+        '[judge.policy]\nmode = "paper"\n'
+        "base = { gate = { segment = 32, mean_hi = -1e-9, mean_lo = -1e-8, w_min = 0.1 } }\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "triage_monitor", "serve", "--port", "0", "--config", str(config)]
+    with subprocess.Popen(
+        [*command, "--data-dir", str(tmp_path / "store")], stdout=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().strip().rpartition(" ")[2]
+            guarded, free = (_train(tmp_path / name, url, guarded=name == "guarded") for name in ("guarded", "free"))
+        finally:
+            server.terminate()
+    assert {update["params_version"] for update in free} == {0}
+    versions = [update["params_version"] for update in guarded]
+    assert versions == sorted(versions)
+    assert versions[-1] >= 1
+    moved = [update for update in guarded if update["params_version"] >= 1]
+    assert all(update["objective_gated_token_fraction"] > 0.05 for update in moved)
+    assert all(update["objective_gate_mass_removed"] > 0.01 for update in moved)
+    first = moved[0]["step"]
+    assert [u["reward_mean"] for u in guarded[: first + 1]] == [u["reward_mean"] for u in free[: first + 1]]
+    assert guarded[first]["grad_norm"] != free[first]["grad_norm"]
+
+
+def test_collapse_is_called_at_the_first_of_twenty_updates_below_half_of_the_best() -> None:
+    rewards = [0.8] * 60 + [0.0] * 60
+    # The 25-update mean is 0.8 until update 59 and falls below 0.4 with the 13th zero, at update 72.
+    assert _rewards(rewards)["collapsed_at"] == 72
+    assert _rewards([0.8] * 60 + [0.5] * 60)["collapsed_at"] is None
+
+
+def _train(directory: Path, url: str, *, guarded: bool) -> list[dict[str, float]]:
+    job = {
+        "run": directory.name,
+        "arm": "nvfp4",
+        "url": url,
+        "directory": str(directory),
+        "updates": 16,
+        "rl_seed": 0,
+        "warmup_seed": 0,
+        "guarded": guarded,
+        "warmup_updates": 60,
+    }
+    subprocess.run([sys.executable, "-m", "triage_monitor.cli.demo_worker", json.dumps(job)], check=True, timeout=200)
+    return _updates(directory)
+
+
+def _updates(directory: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (directory / "updates.jsonl").read_text(encoding="utf-8").splitlines()]
