@@ -56,4 +56,4 @@ class Screen:
                 for view in views
                 if view.warmup or view.step >= 0
             ]
-            self._console.print(f"{now - self._started:.0f} s: " + "; ".join(parts), highlight=False)
+            self._console.print(f"{now - self._started:.0f} s: " + "; ".join(parts), highlight=False, soft_wrap=True)
