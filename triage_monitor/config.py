@@ -5,8 +5,9 @@
 
 Environment names are TRIAGE_ and the dotted name in capitals with `__` for each dot; variables without `__` are none
 of ours. Values are read as TOML, else as text. An unknown key, a wrong type or a value out of range raises ConfigError
-naming the dotted key; nothing is corrected. `[judge_by_run."name or pattern"]` lays a table over `[judge]` for the
-runs it matches. The judge and the summary declare their own settings; this module assembles them. `deploy/triage-monitor.toml` shows every section.
+naming the dotted key; nothing is corrected. `[judge_by_run."name or pattern"]` lays a table over `[judge]` for the runs
+it matches. The judge and the summary declare their own settings; this module assembles them.
+`deploy/triage-monitor.toml` shows every section.
 """
 
 from __future__ import annotations
