@@ -30,6 +30,7 @@ class FaultServer:
         self.acknowledged: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.refuse: dict[int, int] = {}  # step -> status
+        self.refuse_acks = False
         self.params: dict[str, Any] | None = None
         self.changed = threading.Condition()
         self._connections: set[socket.socket] = set()
@@ -172,6 +173,8 @@ class FaultServer:
         if parts[-1] == "attempts":
             launch = json.loads(body)["launch_id"]
             return 200, {"attempt": self.launches.setdefault(launch, len(self.launches) + 1)}
+        if parts[-1] == "ack" and self.refuse_acks:
+            return 500, {"title": "told to"}
         if parts[-1] == "ack":
             with self.changed:
                 self.acknowledged.append(json.loads(body))

@@ -62,6 +62,12 @@ def test_list_of_responses_written_to_after_the_copy_leaves_the_copy_alone() -> 
         assert np.concatenate(held.restore()).tolist() == VALUES.tolist()
 
 
+def test_list_of_strided_views_and_of_mixed_tensors_keeps_each_value() -> None:
+    assert [row.tolist() for row in hold([VALUES[::2], VALUES[::-3]]).restore()] == [[0.5, 3.0, 7.5], [2.0, 3.0]]
+    mixed = [torch.tensor([1.5]), torch.tensor([2.0], dtype=torch.float64), np.array([3.5]), [4.0]]
+    assert [float(x) for row in hold(mixed).restore() for x in row] == [1.5, 2.0, 3.5, 4.0]
+
+
 def test_list_with_an_empty_first_and_last_response_keeps_both() -> None:
     rows = [VALUES[:0], VALUES[:4], VALUES[4:], VALUES[:0]]
     assert [len(row) for row in hold(rows).restore()] == [0, 4, 2, 0]

@@ -50,9 +50,9 @@ def unused_url() -> str:
         ({"token": "two words"}, "token"),
         ({"queue_updates": 0}, "queue_updates"),
         ({"max_queue_bytes": 0}, "max_queue_bytes"),
-        ({"connect_timeout": 0}, "connect"),
-        ({"timeout": -1}, "silence"),
-        ({"call_timeout": "long"}, "call"),
+        ({"connect_timeout": 0}, "connect_timeout"),
+        ({"timeout": -1}, "timeout"),
+        ({"call_timeout": "long"}, "call_timeout"),
         ({"poll_seconds": 1000}, "poll_seconds"),
         ({"exit_flush_seconds": -1}, "exit_flush_seconds"),
         ({"pause_silence_seconds": -1}, "pause_silence_seconds"),
@@ -91,5 +91,6 @@ def test_launch_id_comes_from_the_launcher(monkeypatch: pytest.MonkeyPatch) -> N
     first = launcher_id(4)
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     assert launcher_id(4) != first
+    assert launcher_id(1) != launcher_id(1), "also inside an allocation"
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a b/c")
     assert launcher_id(4) == "torchrun-a-b-c-0"

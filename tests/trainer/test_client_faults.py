@@ -48,6 +48,7 @@ def test_faulty_server_costs_the_trainer_a_copy_and_nothing_else(behaviour: str)
         assert max(submitting) < 1.0
         start = perf_counter()
         assert monitor.close(0.3) is False
+        assert monitor.close(0.3) is False, "it stays so"
         assert perf_counter() - start < 5.0
         assert monitor.stats["dropped"]["closed"] >= 1
 

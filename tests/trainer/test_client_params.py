@@ -52,6 +52,19 @@ def test_acknowledgement_outlives_an_outage() -> None:
         assert server.wait(lambda: server.acknowledged == [{"version": 1, "step": 3}])
 
 
+def test_acknowledgement_that_the_server_cannot_take_holds_up_no_update() -> None:
+    with FaultServer() as server, Monitor(server.url, run="r", **FAST) as monitor:
+        server.refuse_acks = True
+        server.publish(parameter_set(1))
+        assert eventually(lambda: monitor.params.version == 1)
+        monitor.apply(0)
+        for step in range(5):
+            monitor.submit(step=step, **an_update(step))
+        assert server.wait(lambda: server.steps == list(range(5)))
+        server.refuse_acks = False
+        assert server.wait(lambda: server.acknowledged == [{"version": 1, "step": 0}])
+
+
 def test_set_outside_the_trainers_range_is_refused_reported_and_never_in_force() -> None:
     limits = {"gate.w_min": (0.4, 1.0)}
     with FaultServer() as server, Monitor(server.url, run="r", limits=limits, **FAST) as monitor:

@@ -54,8 +54,8 @@ def test_losses_beside_a_monitor_equal_those_without_bit_for_bit(case: str, runs
 
 def test_those_runs_were_really_beside_such_monitors(runs: dict[str, dict[str, Any]]) -> None:
     assert runs["ok"]["stats"]["acknowledged"] > 0
-    assert runs["sidecar killed"]["stats"]["acknowledged"] >= 3
-    assert "ConnectError" in runs["sidecar killed"]["stats"]["last_error"]
+    assert runs["sidecar killed"]["stats"]["acknowledged"] >= 1
+    assert runs["sidecar killed"]["stats"]["dropped"]["queue_full"] > 0
     for case in ("hang", "slow", "503", "garbage"):
         assert runs[case]["calls"] > 0
     for case in ("hang", "slow", "503", "garbage", "absent"):

@@ -7,7 +7,8 @@ the interpreter lock. `ndarray.copy` gives it up, and with one busy Python threa
 
 Accepted: numpy arrays, anything with `__array__`, torch tensors (recognised by `detach`; torch is never imported
 here), Python sequences of numbers, and lists holding one of these per response. A CUDA tensor is copied to the host,
-which waits for the device: hand over CPU tensors where that matters.
+which waits for the device: hand over CPU tensors where that matters. Flat arrays are the fast form; a list costs about
+half a microsecond a response more.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from triage_monitor.errors import InputError
 
+_DTYPE, _NDIM = attrgetter("dtype"), attrgetter("ndim")
 _OBJECT_BYTES = 32  # what a small Python number costs, pointer included
 
 
@@ -84,28 +87,37 @@ def _hold_sequence(value: Sequence[Any]) -> Held:
     if isinstance(first, np.ndarray):
         return _hold_ragged(value)
     if isinstance(first, list | tuple) or (hasattr(first, "__array__") and not isinstance(first, np.generic)):
-        items = tuple(hold(item) for item in value)
-        return HeldSequence(items, sum(item.nbytes for item in items))
+        return _hold_each(value)
     return HeldSequence(tuple(value), _OBJECT_BYTES * len(value))
 
 
 def _hold_ragged(value: Sequence[Any]) -> Held:
     dtype = value[0].dtype
-    if dtype.hasobject or any(type(a) is not np.ndarray or a.dtype != dtype or a.ndim != 1 for a in value):
-        items = tuple(hold(item) for item in value)
-        return HeldSequence(items, sum(item.nbytes for item in items))
-    parts: list[Any] = [a if a.flags.c_contiguous else np.ascontiguousarray(a) for a in value]
-    data = b"".join(parts)
-    return HeldArray(data, dtype, (len(data) // dtype.itemsize,), tuple(len(a) for a in value))
+    is_plain = set(map(type, value)) == {np.ndarray} and set(map(_DTYPE, value)) == {dtype}
+    if not is_plain or set(map(_NDIM, value)) != {1} or dtype.hasobject:
+        return _hold_each(value)
+    try:
+        data = b"".join(value)
+    except (TypeError, ValueError, BufferError):  # a strided view offers no plain buffer
+        data = b"".join([a.tobytes() for a in value])
+    return HeldArray(data, dtype, (len(data) // dtype.itemsize,), tuple(map(len, value)))
 
 
 def _hold_tensors(value: Sequence[Any]) -> Held:
     torch = sys.modules.get("torch")
-    if torch is None or any(getattr(item, "ndim", 0) != 1 for item in value):
-        items = tuple(hold(item) for item in value)
-        return HeldSequence(items, sum(item.nbytes for item in items))
-    array = _as_array(torch.cat(list(value)))
-    return HeldArray(array.tobytes(), array.dtype, array.shape, tuple(item.shape[0] for item in value))
+    try:
+        whole = None if torch is None else torch.cat(list(value))
+    except (TypeError, RuntimeError):  # numbers, mixed devices, something else among them
+        whole = None
+    if whole is None or whole.ndim != 1:
+        return _hold_each(value)
+    array = _as_array(whole)
+    return HeldArray(array.tobytes(), array.dtype, array.shape, tuple([item.numel() for item in value]))
+
+
+def _hold_each(value: Sequence[Any]) -> HeldSequence:
+    items = tuple([hold(item) for item in value])
+    return HeldSequence(items, sum(item.nbytes for item in items))
 
 
 def _as_array(value: Any) -> np.ndarray[Any, Any]:

@@ -49,9 +49,9 @@ class Monitor:
 
     url, run: where, and under which name. shards, shard: how many ranks report an update, and which one this is.
     attempt: the number of this launch, if known. Without it the first thing sent asks the monitor (POST attempts with
-        `launch_id`); every rank that gives the same launch id gets the same attempt. `launch_id` defaults to the
-        launcher's own (torchrun's or Slurm's run id and restart count), else a random one for a single shard;
-        `distributed.shared_launch_id` makes one for all ranks.
+        `launch_id`); every rank that gives the same launch id gets the same attempt. `launch_id` defaults to a
+        random one for a single shard and to the launcher's own for several (torchrun's or Slurm's ids and restart
+        count); `distributed.shared_launch_id` makes a fresh one for all ranks.
     mode: "raw" sends the arrays, "summary" sends a fixed-size summary made here under `spec`.
     settings: the sampling settings (temperature, top_p, top_k, logprobs_mode, learner, precision).
     safe_default: the set used before the monitor was heard, and when its lease runs out.
@@ -80,8 +80,8 @@ class Monitor:
         queue_updates: int = 64,
         max_queue_bytes: int = 256 * 2**20,
         connect_timeout: float = 2.0,
-        timeout: float = 10.0,
-        call_timeout: float = 30.0,
+        timeout: float = 30.0,
+        call_timeout: float = 60.0,
         poll_seconds: float = 20.0,
         pause_silence_seconds: float = 600.0,
         exit_flush_seconds: float = 3.0,

@@ -75,6 +75,7 @@ class Courier:
         self._news = threading.Event()  # an answer spoke of a version that the poll has not brought yet
         self._sender: threading.Thread | None = None
         self._poller: threading.Thread | None = None
+        self._is_complete = True
         self._said_reachable: bool | None = None
         self._said_at = -_SAY_GAP
 
@@ -92,13 +93,15 @@ class Courier:
 
     def finish(self, deadline: float) -> bool:
         """Sends what is left until `deadline`, then stops. True when everything was acknowledged."""
+        if self._stop.is_set():
+            return self._is_complete
         self._outbox.close()
-        empty = self._sender is None or self._outbox.wait_empty(deadline)
+        self._is_complete = self._outbox.wait_empty(monotonic() if self._sender is None else deadline)
         self.stop()
         for thread in (self._sender, self._poller):
             if thread is not None and thread is not threading.current_thread():
                 thread.join(max(0.0, min(0.5, deadline - monotonic())))
-        return empty
+        return self._is_complete
 
     def stop(self) -> None:
         self._stop.set()

@@ -73,6 +73,7 @@ class Outbox:
         self._bytes = 0
         self._sending: Parcel | None = None
         self._reports: deque[Acknowledgement] = deque()
+        self._report_failed = False
         self._number = 0
         self._closed = self._abandoned = False
 
@@ -135,13 +136,17 @@ class Outbox:
     # the sender's side
 
     def take(self, timeout: float) -> Parcel | Acknowledgement | None:
-        """The next thing to send, or None after `timeout` or when closed and empty. Reports go first."""
+        """The next thing to send, or None after `timeout` or when closed and empty.
+
+        Reports go first, but one that failed lets an update pass before it is tried again.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._reports or self._waiting or self._closed, timeout)
-            if self._reports:
+            if self._reports and not (self._report_failed and self._waiting):
                 return self._reports[0]
             if not self._waiting:
                 return None
+            self._report_failed = False
             parcel = min(self._waiting, key=lambda p: (p.server_errors >= STUBBORN_AFTER, p.number))
             self._waiting.remove(parcel)
             self._sending = parcel
@@ -181,7 +186,9 @@ class Outbox:
         with self._changed:
             self.counts.last_error = detail
             self.counts.retries += 1
-            if isinstance(item, Parcel) and self._sending is item:
+            if isinstance(item, Acknowledgement):
+                self._report_failed = True
+            elif self._sending is item:
                 self._sending = None
                 if server_error and self._is_hopeless(item):
                     self._count_drop("server_error")

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from triage_monitor.errors import ConfigError, InputError
 from triage_monitor.summary.rows import STREAM_MIME, SUMMARY_MIME, checked_settings, encode_stream, rows_from_arrays
 from triage_monitor.summary.spec import SummarySpec
@@ -61,8 +63,9 @@ class Route:
 
         A process forked while another thread imports would be left with half a module for good.
         """
-        token = {"gap": hold([0.0]), "advantages": hold([0.0]), "offsets": hold([0, 1]), "mask": hold([1])}
-        self.encode(Parcel(0, 0, token, 0))
+        for kind in ("float32", "float64"):
+            token = {"gap": hold(np.zeros(1, kind)), "advantages": hold([0.0]), "offsets": hold([0, 1])}
+            self.encode(Parcel(0, 0, {**token, "mask": hold([1])}, 0))
 
 
 def checked_route(
@@ -95,14 +98,14 @@ def checked_route(
 
 
 def launcher_id(shards: int) -> str:
-    """One id for all ranks of a launch, from the launcher's environment; a random one for a single shard."""
+    """A random id for a single shard; else one that all ranks of a launch agree on, from the launcher's environment."""
     env = os.environ
+    if shards == 1:
+        return f"single-{uuid.uuid4().hex}"
     if env.get("TORCHELASTIC_RUN_ID", "none") != "none":
         parts = ["torchrun", env["TORCHELASTIC_RUN_ID"], env.get("TORCHELASTIC_RESTART_COUNT", "0")]
     elif "SLURM_JOB_ID" in env:
-        parts = ["slurm", env["SLURM_JOB_ID"], env.get("SLURM_RESTART_COUNT", "0")]
-    elif shards == 1:
-        parts = ["single", uuid.uuid4().hex]
+        parts = ["slurm", env["SLURM_JOB_ID"], env.get("SLURM_STEP_ID", "0"), env.get("SLURM_RESTART_COUNT", "0")]
     else:
         log.warning("no launch id: a restarted job will look like the same attempt; give launch_id= or attempt=")
         parts = ["unnamed"]

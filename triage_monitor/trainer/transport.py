@@ -32,15 +32,15 @@ _WRITE_SLICE = 64 * 1024
 class Timeouts:
     """Seconds: to connect, of silence within an answer, and for a whole call."""
 
-    connect: float = 2.0
-    silence: float = 10.0
-    call: float = 30.0
+    connect_timeout: float
+    timeout: float
+    call_timeout: float
 
     def __post_init__(self) -> None:
-        for name in ("connect", "silence", "call"):
+        for name in ("connect_timeout", "timeout", "call_timeout"):
             seconds = getattr(self, name)
             if not isinstance(seconds, int | float) or not 0 < seconds <= 86_400:
-                raise ConfigError(f"timeout '{name}' must be a number of seconds above 0, got {seconds!r}")
+                raise ConfigError(f"{name} must be a number of seconds above 0, got {seconds!r}")
 
 
 def checked_url(url: str) -> str:
@@ -193,8 +193,8 @@ class Link:
     ) -> Answer:
         """One request. `patience` is how long the server may keep it waiting on purpose (the long poll)."""
         limits = self._timeouts
-        self.backend.deadline = monotonic() + limits.call + patience
-        timeout = httpx.Timeout(limits.silence + patience, connect=limits.connect)
+        self.backend.deadline = monotonic() + limits.call_timeout + patience
+        timeout = httpx.Timeout(limits.timeout + patience, connect=limits.connect_timeout)
         try:
             with self._client.stream(
                 method, path, params=query, content=content, headers=headers, timeout=timeout
