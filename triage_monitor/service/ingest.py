@@ -34,6 +34,7 @@ from triage_monitor.summary.build import summarize
 DROPPED_HEADER = "triage-client-dropped"
 _DROPS = re.compile(r"([a-z0-9_-]{1,64})=(\d{1,15})")
 MAX_DROP_REASONS = 32
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
 
 
 class AttemptBody(BaseModel):
@@ -121,7 +122,12 @@ class Ingest:
 def routes(ingest: Ingest, sidecar: Sidecar) -> APIRouter:
     router = APIRouter(prefix="/v1/runs/{run}", tags=["ingest"])
 
-    @router.put("/updates/{step}/shards/{shard}", status_code=201, responses={200: {}, 409: {}, 413: {}, 422: {}})
+    @router.put(
+        "/updates/{step}/shards/{shard}",
+        status_code=201,
+        responses={200: {}, 400: {}, 408: {}, 409: {}, 413: {}, 415: {}, 422: {}, 503: {}, 507: {}},
+        openapi_extra={"requestBody": {"required": True, "content": dict.fromkeys(MEDIA_TYPES, _BINARY)}},
+    )
     async def put_shard(
         request: Request,
         run: Run,
