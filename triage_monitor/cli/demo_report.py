@@ -7,7 +7,8 @@ monitor's own signals. The report says what happened, also when the guarded run 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,26 @@ def _rewards(rewards: list[float]) -> dict[str, Any]:
     }
 
 
+def _alarm(stage: str, run: Mapping[str, Any]) -> str:
+    return number(run["first_alarm"][stage], "d")
+
+
 def _first(transitions: list[dict[str, Any]], stage: str) -> int | None:
     return next((item["step"] for item in transitions if item["to_stage"] == stage), None)
+
+
+_ROWS: tuple[tuple[str, Callable[[Mapping[str, Any]], str]], ...] = (
+    ("updates", lambda run: str(run["updates"])),
+    ("seconds an update", lambda run: f"{run['seconds_per_update']:.2f}"),
+    ("reward, first 25 updates", lambda run: number(run["reward_first"], ".3f")),
+    ("best 25", lambda run: number(run["reward_best"], ".3f")),
+    ("last 25", lambda run: number(run["reward_last"], ".3f")),
+    ("collapsed at update", lambda run: number(run["collapsed_at"], "d")),
+    *((f"first {stage.replace('_', ' ')} at", partial(_alarm, stage)) for stage in ALARMS),
+    ("q0.001 at the end", lambda run: number(run["q0.001"])),
+    ("mismatch energy at the end", lambda run: number(run["mismatch_energy"])),
+    ("parameter changes", lambda run: str(max(0, len(run["parameter_versions"]) - 1))),
+)
 
 
 def show(report: Mapping[str, Any]) -> None:
@@ -106,32 +125,12 @@ def show(report: Mapping[str, Any]) -> None:
 
     console = Console()
     table = Table(title="What happened", title_justify="left")
-    table.add_column("run")
-    for column in (
-        "updates",
-        "s/update",
-        "reward first",
-        "best",
-        "last 25",
-        "collapsed at",
-        "drift at",
-        "pre-terminal at",
-    ):
-        table.add_column(column, justify="right")
-    for column in ("terminal at", "q0.001", "energy", "parameter changes"):
-        table.add_column(column, justify="right")
-    for run in report["runs"].values():
-        alarms = run["first_alarm"]
-        table.add_row(
-            run["title"],
-            str(run["updates"]),
-            f"{run['seconds_per_update']:.2f}",
-            *(number(run[name], ".3f") for name in ("reward_first", "reward_best", "reward_last")),
-            *(number(value, "d") for value in (run["collapsed_at"], *(alarms[stage] for stage in ALARMS))),
-            number(run["q0.001"]),
-            number(run["mismatch_energy"]),
-            str(max(0, len(run["parameter_versions"]) - 1)),
-        )
+    table.add_column("")
+    runs = list(report["runs"].values())
+    for run in runs:
+        table.add_column(run["title"], justify="right")
+    for label, cell in _ROWS:
+        table.add_row(label, *(cell(run) for run in runs))
     console.print(table)
     console.print(_verdict(report["runs"]), highlight=False)
     for name, run in report["runs"].items():
