@@ -10,7 +10,7 @@ import pytest
 from storage.store_rows import params_row, run_row, shard_row, summary_row, update_row
 
 from triage_monitor.errors import ConflictError
-from triage_monitor.storage.base import Store, effective_updates, step_limits
+from triage_monitor.storage.base import Store, effective_count, effective_updates, step_limits
 from triage_monitor.storage.memory import MemoryStore
 from triage_monitor.storage.records import (
     ActionRow,
@@ -23,6 +23,7 @@ from triage_monitor.storage.records import (
     SummaryRow,
     UpdateRow,
 )
+from triage_monitor.storage.series import Scope, read_series
 from triage_monitor.storage.sqlite import SqliteStore
 
 
@@ -181,3 +182,23 @@ def test_attempt_number_belongs_to_one_launch(store: Store) -> None:
     assert store.write(first).result() == (Outcome.DUPLICATE,)
     with pytest.raises(ConflictError):
         store.write(AttemptRow("run-a", 1, 0, "launch-2", 1.0)).result()
+
+
+def test_rows_are_counted_within_bounds_and_without_what_was_replaced(store: Store) -> None:
+    for step in range(1, 31):
+        store.write(update_row(step, attempt=1))
+    for step in range(21, 26):
+        store.write(update_row(step, attempt=2)).result()
+    assert store.count(UpdateRow, "run-a") == 35
+    assert store.count(UpdateRow, "run-a", attempt=1, last_step=20) == 20
+    assert store.count(UpdateRow, "run-b") == 0
+    assert effective_count(store, "run-a") == 25
+
+
+def test_series_hold_none_where_a_value_is_absent(store: Store) -> None:
+    store.write(update_row(2), update_row(4)).result()
+    rho, mean = read_series(store, "run-a", ["rho_asym", "delta_mean"], [Scope.UPDATE])
+    assert (rho.steps, rho.values) == ((2, 4), (0.5, 1.0))
+    assert mean.values == (None, None)
+    (window,) = read_series(store, "run-a", ["q0.05_all"], [Scope.WINDOW], first_step=3)
+    assert (window.steps, window.values) == ((4,), (None,))
