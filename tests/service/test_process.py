@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -169,25 +170,30 @@ def test_second_process_on_the_directory_is_refused_and_an_interrupt_ends_the_fi
 
 
 def test_damaged_rows_are_reported_and_the_rest_served(tmp_path: Path) -> None:
-    import sqlite3
-
     with served(tmp_path) as server:
         for step in range(1, 6):
             server.put("run", step, masses(3, 2))
+        server.http.put("/v1/runs/run/params", json={"lease_updates": 7}, headers={"If-Match": "*"})
+        server.http.put("/v1/runs/run/params", json={"lease_updates": 9}, headers={"If-Match": "*"})
     with sqlite3.connect(tmp_path / "triage.db") as db:
         db.execute("UPDATE updates SET report = replace(report, '1.5', '9.5') WHERE step = 3")
         db.execute("UPDATE summaries SET summary = zeroblob(100) WHERE step = 4")
         db.execute("UPDATE states SET judge = replace(judge, '1', '2')")
+        db.execute("UPDATE runs SET created_at = 5")
+        db.execute("UPDATE params SET params = replace(params, '9', '8') WHERE version = 3")
     db.close()
     with served(tmp_path) as server:
         found = server.http.get("/v1/runs/run/series", params={"name": "rho_asym"}).json()["series"][0]
         assert found["steps"] == [1, 2, 4, 5]
         assert set(found["values"]) == {1.5}
-        assert server.http.get("/readyz").json()["corrupt_rows"] >= 3
+        assert server.http.get("/readyz").json()["corrupt_rows"] >= 5
         assert server.put("run", 6, masses(3, 2)).status_code == 201
         window = server.http.get("/v1/runs/run").json()["window"]
         assert (window["updates"], window["indicators"]["rho_asym"]) == (5, 1.5)
-        assert server.http.get("/v1/runs/run/params").json()["version"] == 1
+        params = server.http.get("/v1/runs/run/params").json()
+        assert (params["version"], params["lease_updates"]) == (2, 7)
+        after = server.http.put("/v1/runs/run/params", json={"lease_updates": 11}, headers={"If-Match": "*"})
+        assert (after.json()["version"], after.json()["lease_updates"]) == (4, 11)
 
 
 def test_full_disk_is_said_and_service_goes_on_when_there_is_room_again(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ async def _begin(sidecar: Sidecar, run: str, from_step: int, launch_id: str) -> 
         if live.params.control == "stop":
             reason = f"attempt {row.attempt} was started after a stop"
             freed = live.params.with_changes({"control": "run"}).issued(
-                version=live.version + 1, step=from_step, reason=reason
+                version=live.next_version, step=from_step, reason=reason
             )
             params = ParamsRow(run, freed.version, now, "trainer", reason, freed.to_dict(), {"kind": "attempt"})
             records.append(params)

@@ -143,7 +143,7 @@ def transition_row(live: LiveRun, found: Transition, now: float) -> TransitionRo
 
 
 def policy_params(live: LiveRun, change: ParameterChange, step: int, now: float) -> ParamsRow:
-    params = change.params.issued(version=live.version + 1, step=step, reason=change.reason)
+    params = change.params.issued(version=live.next_version, step=step, reason=change.reason)
     evidence = {"kind": change.kind, "evidence": change.evidence}
     return ParamsRow(live.name, params.version, now, POLICY, change.reason, params.to_dict(), evidence)
 

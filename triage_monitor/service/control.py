@@ -99,16 +99,16 @@ class Desk:
             reason = _reason(changes) or "operator override"
             after = _overlaid(live.params, changes)
             decision = Decision(OVERRIDE, "applied", reason, after)
-            row = self._entry(live, f"{OVERRIDE}-{live.version + 1}", "", changes, actor, decision)
+            row = self._entry(live, f"{OVERRIDE}-{live.next_version}", "", changes, actor, decision)
             await self._change(live, row, decision, actor)
             return live, row
 
     async def _acknowledge(self, run: str, version: int, step: int, refused: str | None) -> None:
         live = await self._sidecar.find(run)
         async with live.lock:
-            if version > live.version:
+            if version >= live.next_version:
                 raise InputError(
-                    "unknown_version", f"version {version} was never issued; {live.version} is the newest",
+                    "unknown_version", f"version {version} was never issued; {live.next_version - 1} is the newest",
                     column="version",
                 )  # fmt: skip
             now = self._sidecar.now()
@@ -129,7 +129,7 @@ class Desk:
     def _entry(
         self, live: LiveRun, key: str, digest: str, request: dict[str, Any], actor: str, decision: Decision
     ) -> ActionRow:
-        version = live.version + (decision.params is not None)
+        version = live.version if decision.params is None else live.next_version
         answer = {"reason": decision.reason, "params_version": version}
         return ActionRow(
             live.name,
@@ -148,7 +148,7 @@ class Desk:
         params, transition = None, None
         if decision.params is not None:
             step = live.newest.step if live.newest is not None else 0
-            issued = decision.params.issued(version=live.version + 1, step=step, reason=decision.reason)
+            issued = decision.params.issued(version=live.next_version, step=step, reason=decision.reason)
             evidence = {"kind": decision.kind}
             params = ParamsRow(live.name, issued.version, row.at, actor, decision.reason, issued.to_dict(), evidence)
             live.held_by = actor

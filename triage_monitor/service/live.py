@@ -102,7 +102,7 @@ class LiveRun:
         self.newest: UpdateRow | None = None
         self.params = TriageParams()
         self.params_at = 0.0
-        self.version = 0
+        self.next_version = 1
         self.applied: dict[str, Any] | None = None
         self.last_seen = 0.0
         self.judged_attempt = 0
@@ -113,6 +113,11 @@ class LiveRun:
         self.client_drops: dict[int, dict[str, int]] = {}
         self.monitor = RunMonitor(settings, spec)
         self.snapshot = self.take_snapshot()
+
+    @property
+    def version(self) -> int:
+        """Of the set that is served; below `next_version - 1` only when a newer stored one is damaged."""
+        return self.params.version
 
     def load(self, deadline: float) -> None:
         """Everything from the store; open updates get until `deadline` for their missing shards. Blocking."""
@@ -127,7 +132,7 @@ class LiveRun:
         newest = effective_updates(store, name, UpdateRow, newest=1)
         self.newest = newest[-1] if newest else None
         self.last_seen = max(self.created_at, self.newest.closed_at if self.newest else 0.0, self.last_seen)
-        self.version = store.top(ParamsRow, name)
+        self.next_version = store.top(ParamsRow, name) + 1
         versions = store.rows(ParamsRow, name, newest=1) or store.rows(ParamsRow, name)[-1:]
         if versions:
             self.params, self.params_at = TriageParams.from_dict(versions[-1].params), versions[-1].at
@@ -214,7 +219,7 @@ class LiveRun:
             except StoreCorrupt:
                 judge = None
         monitor = RunMonitor.restore(self.settings, self.spec, RunMonitor(self.settings, self.spec).state(), recent)
-        if self.version:
+        if self.next_version > 1:
             # The judge's memory is lost but the trainer still runs on these parameters: only a person may move them.
             monitor.hold(self.params, "the judge's state was lost; these are the last parameters, which")
         return monitor

@@ -83,7 +83,7 @@ class Sidecar:
             self.tally.updates += await asyncio.to_thread(self.store.count, UpdateRow, name)
             if not await asyncio.to_thread(self._is_asleep, name):
                 await self._load(name)
-        await self.close_overdue()
+        await self._close_quietly()
         self._closer = asyncio.create_task(self._close_loop())
         self.ready = True
 
@@ -127,7 +127,7 @@ class Sidecar:
         async with self._creating:
             if name in self.runs:
                 return self.runs[name]
-            if await asyncio.to_thread(self.store.get, RunRow, name) is None:
+            if name not in await asyncio.to_thread(self.store.runs):
                 raise Problem(404, "unknown_run", f"there is no run '{name}'")
             return await self._load(name)
 
@@ -155,7 +155,7 @@ class Sidecar:
             params = change.params.issued(version=1, step=0, reason=change.reason)
             row = ParamsRow(name, 1, live.created_at, "policy", change.reason, params.to_dict(), {"kind": change.kind})
             await self.write(live.run_row(), row, live.state_row())
-            live.version, live.params, live.params_at = 1, params, live.created_at
+            live.next_version, live.params, live.params_at = 2, params, live.created_at
             live.snapshot = live.take_snapshot()
             self.runs[name] = live
             return live
@@ -332,7 +332,7 @@ class Sidecar:
 
     def issue(self, live: LiveRun, row: ParamsRow) -> None:
         """A stored parameter set becomes the one in force here; wakes every long poll."""
-        live.version, live.params, live.params_at = row.version, issued(row), row.at
+        live.next_version, live.params, live.params_at = row.version + 1, issued(row), row.at
         live.params_changed.set()
         live.params_changed = asyncio.Event()
 
