@@ -135,3 +135,14 @@ def test_shards_in_several_files_give_the_reference_numbers(tmp_path: Path) -> N
     for shard in range(3):
         pq.write_table(table.take(list(range(shard, table.num_rows, 3))), tmp_path / f"shard-{shard}.parquet")
     assert_document_agrees(analysed(*sorted(tmp_path.glob("*.parquet"))), history)
+
+
+def test_groups_split_over_files_make_the_response_the_unit(tmp_path: Path) -> None:
+    history = recorded("holes")
+    table = table_of(history)
+    for shard in range(2):
+        pq.write_table(table.take(list(range(shard, table.num_rows, 2))), tmp_path / f"shard-{shard}.parquet")
+    ungrouped = [replace(u, responses=tuple(replace(r, group=None) for r in u.responses)) for u in history]
+    document = analysed(*sorted(tmp_path.glob("*.parquet")))
+    assert_document_agrees(document, ungrouped)
+    assert all(update["counts"]["group_split"] == 1 for update in document["updates"])

@@ -141,6 +141,39 @@ def test_c37_reference_splits_by_staleness() -> None:
         assert_as_filed(found, expected["by_staleness"][bucket])
 
 
+@pytest.mark.parametrize("per_token", [False, True])
+def test_c37_split_by_staleness_is_bounded(per_token: bool) -> None:
+    responses, current, expected = versioned()
+    versions = [[r.policy_version] * len(r) if per_token else r.policy_version for r in responses]
+    summary = summarize(
+        gap=[np.asarray(r.gap) for r in responses],
+        advantages=[r.advantage for r in responses],
+        policy_versions=versions,
+        current_version=current,
+    )
+    found = indicators(summary)
+    for bucket, name in (("0", "0"), ("1", "1"), ("2+", "2_plus")):
+        want = expected["by_staleness"][bucket]
+        assert summary.counts[f"lag_tokens_{name}"] == want["n_valid"]
+        ratio = None if want["rho_asym"] is None else pytest.approx(want["rho_asym"], rel=1e-9)
+        assert found[f"rho_asym_lag_{name}"] == ratio
+    assert found["staleness_mean"] == pytest.approx((0 * 8 + 1 * 4 + 3 * 4) / 16)
+
+
+def test_c37_tokens_of_one_response_go_to_the_bucket_of_their_own_version() -> None:
+    """Variant b: versions 9, 9, 10, 10 with the learner at 10."""
+    summary = summarize(
+        gap=[[-0.1, 0.2, -0.3, -0.4], [0.5, -0.1, 0.2, 0.3]],
+        advantages=[-1.0, 1.0],
+        policy_versions=[[9, 9, 10, 10], [10, 9, 9, 10]],
+        current_version=10,
+    )
+    found = indicators(summary)
+    assert (summary.counts["lag_tokens_0"], summary.counts["lag_tokens_1"]) == (4, 4)
+    assert found["rho_asym_lag_0"] == 2 / 2
+    assert found["rho_asym_lag_1"] == 1 / 1
+
+
 def test_c39_window_rebuilt_from_stored_updates_is_the_old_one() -> None:
     given, expected = case("C39")
     window = TrailingWindow(25)

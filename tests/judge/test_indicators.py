@@ -87,6 +87,33 @@ def test_standard_error_by_hand() -> None:
     assert found["log_rho_se"] == pytest.approx(math.sqrt(4 / 3 * (4 / 9 + 1 / 9 + 1 / 4 + 1 / 4)), rel=1e-12)
 
 
+def test_interval_is_that_of_the_logarithm() -> None:
+    found = indicators(summary_of([[-0.1, -0.1], [-0.1], [0.1], [0.1]], [-1.0, -1.0, 1.0, 1.0]))
+    se = math.sqrt(4 / 3 * (4 / 9 + 1 / 9 + 1 / 4 + 1 / 4))
+    assert found["rho_asym_low"] == pytest.approx(1.5 * math.exp(-1.96 * se), rel=1e-12)
+    assert found["rho_asym_high"] == pytest.approx(1.5 * math.exp(1.96 * se), rel=1e-12)
+
+
+def test_single_unit_has_a_ratio_but_no_interval() -> None:
+    found = indicators(summarize(gap=[[-0.1, 0.2, 0.3]], advantages=[[-1.0, 1.0, 1.0]]))
+    assert found["rho_asym"] == 0.5
+    assert (found["log_rho_se"], found["rho_asym_low"], found["rho_asym_high"]) == (None, None, None)
+
+
+def test_responses_are_seen_one_by_one() -> None:
+    """Two of ten responses are off by 5 nats a token (C19); three of them carry no advantage (C29)."""
+    gaps = [[-5.0] * 20 if k in (3, 7) else [0.005] * 20 for k in range(10)]
+    found = indicators(summary_of(gaps, [0.0] * 3 + [-1.0] * 7))
+    assert found["outlier_response_fraction"] == 0.2
+    assert found["zero_advantage_fraction"] == 0.3
+
+
+def test_missing_tokens_are_counted_like_non_finite_ones() -> None:
+    found = indicators(summarize(gap=[[0.1, math.nan, 0.2, 0.0]], advantages=[1.0], missing=[[0, 0, 0, 1]]))
+    assert found["missing_fraction"] == 0.25
+    assert found["nonfinite_fraction"] == 0.5
+
+
 def test_magnitude_by_hand() -> None:
     """Gaps log 4, -log 4, 0, 0 in one response: rho = 4, 1/4, 1, 1."""
     found = indicators(summary_of([[math.log(4), -math.log(4), 0.0, 0.0]], [1.0]))

@@ -7,16 +7,17 @@ must be bit-equal whatever the order (counts, extremes, histograms), `sums` the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import DEFAULT
+from reference import DEFAULT, report
 from strategies import SPECS, UpdateInput, realistic_update, same_spec_updates, sharded, small_updates
 
+from triage_monitor import indicators
 from triage_monitor.errors import InputError, SpecMismatch
 from triage_monitor.summary import codec
 from triage_monitor.summary.build import summarize
@@ -240,13 +241,20 @@ def test_dictionaries_handed_out_are_copies() -> None:
     assert codec.encode(summary) == before
 
 
-def test_a_group_split_over_shards_falls_back_to_responses_and_says_so() -> None:
-    rows = realistic_update(7, 8, grouped=True).responses
-    halves = [UpdateInput(rows[:2]).summary(), UpdateInput(rows[2:]).summary()]
-    merged = merge_all(halves)
-    whole = UpdateInput(rows).summary()
-    ungrouped_parts = {k: v for k, v in merged.counts.items() if "group" not in k}
-    assert ungrouped_parts == {k: v for k, v in whole.counts.items() if "group" not in k}
+def test_a_group_split_over_shards_makes_the_response_the_unit() -> None:
+    """Whoever knows the groups of all shards says so; every other count is as if nothing had been split."""
+    rows = realistic_update(7, 10, grouped=True).responses
+    halves = [UpdateInput(rows[:6]).summary(), UpdateInput(rows[6:]).summary()]
+    merged, whole = merge_all(halves).with_split_groups(), UpdateInput(rows).summary()
+    assert merged.counts["group_split"] == 1
+    for name in whole.counts:
+        assert name in ("groups", "group_split") or merged.counts[name] == whole.counts[name]
+    by_response = report([replace(row, group=None) for row in rows])["indicators"]["log_rho_se"]
+    by_group = report(rows)["indicators"]["log_rho_se"]
+    assert by_response != pytest.approx(by_group, rel=0.01)
+    assert indicators(merged)["log_rho_se"] == pytest.approx(by_response, rel=1e-9)
+    assert indicators(whole)["log_rho_se"] == pytest.approx(by_group, rel=1e-9)
+    assert indicators(merge_all([merged, whole]))["log_rho_se"] is not None
 
 
 def test_ten_million_tokens_encode_within_64_kib() -> None:
