@@ -73,7 +73,9 @@ def test_server_that_is_not_there_is_said_so() -> None:
 
 def test_doctor_names_what_needs_a_person() -> None:
     clock = FakeClock()
-    with serving(Settings.from_dict({"server": {"port": 0}}), clock=clock.clock) as live:
+    with serving(
+        Settings.from_dict({"server": {"port": 0}, "judge": {"policy": {"mode": "adaptive"}}}), clock=clock.clock
+    ) as live:
         live.put("run-a", 1, masses(3, 2), shards=2)
         clock.advance(61)
         live.close_overdue()

@@ -22,7 +22,7 @@ from triage_monitor.judge.stages import Stage
 from triage_monitor.parameters import TriageParams, changed
 
 BASELINE = {"q0.001_all": -2.0, "mismatch_energy": 0.02, "rho_pressure": 1.8, "masked_response_fraction": 0.95}
-ADAPTIVE = PolicySettings(mode=Mode.ADAPTIVE)
+ADAPTIVE = PolicySettings(mode=Mode.ADAPTIVE, calm_updates=50)
 DRIFTING = {"q0_001_all": -3.4}
 WORSE = {"q0_001_all": -4.5, "mismatch_energy": 0.08}
 WORST = {**WORSE, "rho_pressure": 4.0}

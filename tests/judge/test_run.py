@@ -222,7 +222,9 @@ def test_other_spec_is_refused_and_nothing_kept() -> None:
 def test_paper_mode_starts_with_the_gate_on() -> None:
     settings = JudgeSettings.from_dict({**TABLE, "policy": {"mode": "paper", "base": {"repair": {"k_rep": 9}}}})
     monitor = RunMonitor(settings)
-    params = monitor.start().params
+    change = monitor.start()
+    assert change is not None
+    params = change.params
     assert (params.gate.enabled, params.repair.enabled, params.repair.k_rep) == (True, True, 9)
     assert all(monitor.accept(*item).change is None for item in calm(10))
 

@@ -65,7 +65,7 @@ class LiveServer:
 def serving(
     settings: Settings | None = None, store: Store | None = None, clock: Clock | None = None
 ) -> Iterator[LiveServer]:
-    settings = settings or Settings.from_dict({"server": {"port": 0}})
+    settings = settings or Settings.from_dict({"server": {"port": 0}, "judge": {"policy": {"mode": "adaptive"}}})
     application = build(settings, store or MemoryStore(), clock=clock)
     started: list[Any] = []
     answered = threading.Event()

@@ -19,6 +19,7 @@ from triage_monitor.storage.memory import MemoryStore
 
 SETTINGS = {
     "server": {"port": 0},
+    "judge": {"policy": {"mode": "adaptive"}},
     "hooks": {"actions": {"RunTerminal": "pause", "DeepTail": {"kind": "gate", "w_min": 0.3}}},
 }
 
@@ -287,3 +288,11 @@ def test_alert_mapped_to_no_action_is_a_wrong_configuration() -> None:
         settings = Settings.from_dict({"hooks": {"actions": {"Wrong": action}}})
         with pytest.raises(ConfigError, match=r"hooks\.actions\.Wrong"):
             create_app(settings, MemoryStore())
+
+
+def test_observe_mode_issues_no_parameters_until_a_person_does() -> None:
+    with serving(Settings.from_dict({"server": {"port": 0}})) as live:
+        assert live.put("watched", 0, masses(1, 1)).json()["params_version"] == 0
+        assert params(live, "watched").json()["version"] == 0
+        assert live.http.get("/v1/runs/watched/params/history").json()["versions"] == []
+        assert put_params(live, "watched", {"gate": {"enabled": True}}).json()["version"] == 1

@@ -74,8 +74,8 @@ def _regions(
     return {
         "rho_asym": x.sum() / y.sum(),
         "log_rho_se": float(np.sqrt(units / (units - 1) * np.square(x / x.sum() - y / y.sum()).sum())),
-        "mass_c_neg": mass[against & positive].sum(dtype=np.float64),
-        "mass_c_pos": mass[along & negative].sum(dtype=np.float64),
+        "mass_c_neg": mass[against & positive].sum(dtype=np.float64) / mass.sum(dtype=np.float64),
+        "mass_c_pos": mass[along & negative].sum(dtype=np.float64) / mass.sum(dtype=np.float64),
         "advantage_mass_ratio": mass[against].sum(dtype=np.float64) / mass[along].sum(dtype=np.float64),
         "sign_odds_blind": np.count_nonzero(negative) / np.count_nonzero(positive),
         "rho_asym_tail": mass[against & negative & tail].sum(dtype=np.float64)
@@ -122,9 +122,14 @@ def _segments(
         result |= {
             f"tail_token_fraction_{family}": np.count_nonzero(tail) / gap.size,
             f"heavy_segment_fraction_{family}": np.count_nonzero(heavy) / np.count_nonzero(eligible),
-            f"top5_{family}": c[share >= top].sum() / max(c[eligible].sum(), 1),
+            f"top5_{family}": _held(c, share > top, share == top, take) / max(c[eligible].sum(), 1),
             f"both_heavy_{family}": float(np.count_nonzero(adjacent & heavy[:-1] & heavy[1:])),
             f"first_heavy_{family}": float(np.count_nonzero(adjacent & heavy[:-1])),
             f"masked_{family}": float(np.count_nonzero(np.abs(mean[responses]) < spec.near_zero)),
         }
     return result
+
+
+def _held(c: NDArray[np.int64], above: NDArray[np.bool_], tied: NDArray[np.bool_], take: float) -> float:
+    """Tail tokens of the `take` heaviest segments; those tied at the cut enter pro rata."""
+    return float(c[above].sum() + c[tied].sum() * (take - np.count_nonzero(above)) / np.count_nonzero(tied))

@@ -12,7 +12,8 @@ they are not yet backed by runs. TIS is never added to gate and repair: together
 stable; `allow_tis_with_triage` is the explicit way to ask for it. After an operator's change the policy keeps its hands
 off until `release`. While the stage is terminal nothing is relaxed: after a collapse the gaps shrink by themselves.
 
-Reads raw gaps only, so its own gate cannot make the run look cured. Leaves out watching whether an action did harm.
+Relaxing is slow because it was seen to fail: a testbed run whose gate and repair were taken back after 50 calm updates
+drifted again within 25. Reads raw gaps only, so its own gate cannot make the run look cured. Leaves out watching whether an action did harm.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class PolicySettings:
     base: Mapping[str, Any] = field(default_factory=dict)
     levels: tuple[PolicyLevel, ...] = LEVELS
     min_dwell_updates: int = 15
-    calm_updates: int = 50
+    calm_updates: int = 100
     allow_tis_with_triage: bool = False
 
     def __post_init__(self) -> None:

@@ -106,10 +106,13 @@ class RunMonitor:
         """The learned baseline as plain data: frozen, windows offered and excluded, median, MAD and count by name."""
         return self._detector.baseline.to_dict()
 
-    def start(self) -> ParameterChange:
-        """The parameters this run begins with. Without this call the paper mode issues them at the first update."""
+    def start(self) -> ParameterChange | None:
+        """The parameters this run begins with; None in observe mode, which leaves a trainer's own set alone.
+
+        Without this call the paper mode issues them at the first update.
+        """
         self._policy, change = policy.start(self.settings.policy, self._policy)
-        return change
+        return None if self.settings.policy.mode is policy.Mode.OBSERVE else change
 
     def accept(self, step: int, attempt: int, summary: StepSummary) -> Judgement:
         """Takes one closed update, any number of times and in any order. Raises SpecMismatch, keeping nothing."""

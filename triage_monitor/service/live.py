@@ -100,7 +100,7 @@ class LiveRun:
         self.attempt = 0
         self.open: dict[Place, OpenUpdate] = {}
         self.newest: UpdateRow | None = None
-        self.params = TriageParams()
+        self.params = settings.policy.initial()
         self.params_at = 0.0
         self.next_version = 1
         self.applied: dict[str, Any] | None = None

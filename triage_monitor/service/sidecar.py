@@ -139,7 +139,7 @@ class Sidecar:
             return None
 
     async def ensure(self, name: str) -> LiveRun:
-        """The run, made with its first parameter set when it is new."""
+        """The run, made when it is new, with a first parameter set unless its policy only observes."""
         return await self.peek(name) or await self._create(name)
 
     async def _create(self, name: str) -> LiveRun:
@@ -152,10 +152,13 @@ class Sidecar:
             live = LiveRun(name, self.store, self.settings.judge_for(name), self.settings.summary)
             live.created_at = live.last_seen = self.now()
             change = live.monitor.start()
-            params = change.params.issued(version=1, step=0, reason=change.reason)
-            row = ParamsRow(name, 1, live.created_at, "policy", change.reason, params.to_dict(), {"kind": change.kind})
-            await self.write(live.run_row(), row, live.state_row())
-            live.next_version, live.params, live.params_at = 2, params, live.created_at
+            records: list[Record] = [live.run_row(), live.state_row()]
+            if change is not None:
+                params = change.params.issued(version=1, step=0, reason=change.reason)
+                origin = {"kind": change.kind}
+                records.append(ParamsRow(name, 1, live.created_at, "policy", change.reason, params.to_dict(), origin))
+                live.next_version, live.params, live.params_at = 2, params, live.created_at
+            await self.write(*records)
             live.snapshot = live.take_snapshot()
             self.runs[name] = live
             return live
