@@ -18,8 +18,9 @@ from rich.text import Text
 from triage_monitor.cli.analysis_table import STAGE_STYLES
 
 BARS = "▁▂▃▄▅▆▇█"
-HISTORY = 48
-SHOWN_EVENTS = 6
+HISTORY = 32
+SHOWN_EVENTS = 5
+EVENT_WIDTH = 118
 REWARD_UPDATES = 25
 
 
@@ -83,12 +84,12 @@ def spark(values: Sequence[float], low: float | None = None, high: float | None 
 
 def draw(views: Sequence[RunView], address: str, elapsed_seconds: float) -> RenderableType:
     table = Table(box=None, pad_edge=False, expand=True, header_style="bold")
-    table.add_column("", ratio=2, style="dim", no_wrap=True)
+    table.add_column("", min_width=20, style="dim", no_wrap=True)
     for view in views:
         table.add_column(view.title, ratio=4, no_wrap=True)
     for label, cells in _rows(views):
         table.add_row(label, *cells)
-    events = [Text(f"{view.name}: {event}") for view in views for event in view.events[-SHOWN_EVENTS:]]
+    events = [Text(shortened(f"{view.name}: {event}")) for view in views for event in view.events[-SHOWN_EVENTS:]]
     head = Text(f"triage-monitor demo   sidecar {address}   {elapsed_seconds:.0f} s", style="bold")
     body: list[RenderableType] = [head, Text(), table]
     if events:
@@ -100,10 +101,10 @@ def _rows(views: Sequence[RunView]) -> list[tuple[str, list[RenderableType]]]:
     rows: list[tuple[str, list[RenderableType]]] = [
         ("progress", [_progress(view) for view in views]),
         ("stage", [_stage(view) for view in views]),
-        ("reward, 25 updates", [Text(number(view.reward, ".3f"), style="bold") for view in views]),
+        ("reward (25 updates)", [Text(number(view.reward, ".3f"), style="bold") for view in views]),
         ("", [Text(spark(view.reward_line, 0.0, 1.0), style="green") for view in views]),
         ("rho_asym [95%]", [_rho(view) for view in views]),
-        ("  = lengths x signs x excess", [_factors(view) for view in views]),
+        ("  lengths·signs·rest", [_factors(view) for view in views]),
     ]
     plain = (
         ("rho_pressure", "rho_pressure"),
@@ -114,8 +115,10 @@ def _rows(views: Sequence[RunView]) -> list[tuple[str, list[RenderableType]]]:
     rows.append(
         ("q0.001 / q0.05", [Text(f"{number(v.quantile('0.001'))} / {number(v.quantile('0.05'))}") for v in views])
     )
-    rows.append(("", [Text(spark(view.tail_line, 0.0), style="yellow") for view in views]))
-    rows.append(("parameters", [_parameters(view) for view in views]))
+    deepest = max((depth for view in views for depth in view.tail_line), default=1.0)
+    rows.append(("", [Text(spark(view.tail_line, 0.0, deepest), style="yellow") for view in views]))
+    rows.append(("parameters", [_versions(view) for view in views]))
+    rows.append(("", [_parameters(view) for view in views]))
     return rows
 
 
@@ -143,11 +146,23 @@ def _factors(view: RunView) -> Text:
     return Text(" x ".join(number(view.indicator(name), ".3f") for name in names))
 
 
+def shortened(text: str) -> str:
+    return text if len(text) <= EVENT_WIDTH else f"{text[: EVENT_WIDTH - 3]}..."
+
+
+def _versions(view: RunView) -> Text:
+    if not view.detail.get("params"):
+        return Text("-")
+    version = view.detail["params"]["version"]
+    applied = (view.detail.get("params_applied") or {}).get("version")
+    pushed = f"v{version} pushed" if version else "none pushed"
+    return Text(pushed + (f", v{applied} in force" if applied is not None else ""))
+
+
 def _parameters(view: RunView) -> Text:
     params = view.detail.get("params")
     if not params:
         return Text("-")
-    applied = (view.detail.get("params_applied") or {}).get("version", "-")
     gate = f"gate w_min {params['gate']['w_min']:.2g}" if params["gate"]["enabled"] else "gate off"
     repair = f"repair {params['repair']['lambda_rep']:.3g}" if params["repair"]["enabled"] else "repair off"
-    return Text(f"v{params['version']} pushed, v{applied} in force: {gate}, {repair}")
+    return Text(f"{gate}, {repair}")
