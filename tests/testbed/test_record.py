@@ -32,6 +32,8 @@ def test_recorded_updates_have_the_contracts_columns_and_the_runs_values(tmp_pat
     assert table["step"].to_pylist() == [step for step in range(3) for _ in range(8)]
     assert set(table["attempt"].to_pylist()) == {1}
     assert len(set(table["response_id"].to_pylist())) == 24
+    assert table["entropy"].to_pylist() == [result.entropy for result in results for _ in range(8)]
+    assert {"grad_norm", "wall_seconds", "params_version"} <= set(table.column_names)
     flat = np.concatenate(table["sampler_logprobs"].to_numpy())
     assert np.array_equal(flat, np.concatenate([result.rows.sampler_logprobs for result in results]))
 

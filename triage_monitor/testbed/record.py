@@ -1,7 +1,8 @@
 """A run on disk, as `analyze` and `replay` read it.
 
     config.json       the configuration and what it resolved to
-    updates/*.parquet one row per response, the contract's form: step, advantage, both log-probs, group, reward, ...
+    updates/*.parquet one row per response, the contract's form: step, advantage, both log-probs, group, reward, ...,
+                      and the update's entropy, grad_norm, wall_seconds and params_version beside them
     updates.jsonl     one line per update: reward, entropy, gradient norm, wall time, parameter version, the objective
 
 Parquet parts hold several updates and appear whole; lines are flushed one by one. A recorder opened on an existing
@@ -19,6 +20,7 @@ from triage_monitor.testbed.config import TrainConfig
 from triage_monitor.testbed.update import UpdateResult
 
 UPDATES_PER_PART = 10
+IN_ROWS = ("entropy", "grad_norm", "wall_seconds", "params_version")
 
 
 class RunRecorder:
@@ -33,8 +35,9 @@ class RunRecorder:
         (self.directory / "config.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
 
     def __call__(self, result: UpdateResult) -> None:
-        self._rows.append(result.step, self.attempt, result.rows)
-        self._lines.write(json.dumps({"attempt": self.attempt, **result.scalars()}) + "\n")
+        scalars = result.scalars()
+        self._rows.append(result.step, self.attempt, result.rows, extra={name: scalars[name] for name in IN_ROWS})
+        self._lines.write(json.dumps({"attempt": self.attempt, **scalars}) + "\n")
         self._lines.flush()
 
     def close(self) -> None:
