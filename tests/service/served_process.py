@@ -24,7 +24,7 @@ class ServedProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "TRIAGE_JUDGE__POLICY__MODE": "adaptive", **(env or {})},
         )
         assert self.process.stdout is not None
         self.line = self.process.stdout.readline()
