@@ -168,10 +168,26 @@ def test_refused_update_is_counted_by_the_servers_reason_and_not_repeated() -> N
         server.refuse = {1: 422, 2: 418}
         for step in range(4):
             monitor.submit(step=step, **an_update(step))
-        assert monitor.close(10.0) is True
+        assert monitor.close(10.0) is False, "two were lost"
         assert server.calls["PUT"] == 4
         assert monitor.stats["dropped"] == {"bad_gap": 1, "internal": 1}
         assert monitor.stats["acknowledged"] == 2
+
+
+def test_close_after_every_update_was_refused_says_so() -> None:
+    with FaultServer("404") as server, Monitor(server.url, run="r", attempt=1, **FAST) as monitor:
+        for step in range(3):
+            assert monitor.submit(step=step, **an_update(step))
+        assert monitor.close(10.0) is False
+        assert monitor.stats["dropped"] == {"http_404": 3} and monitor.stats["acknowledged"] == 0
+
+
+def test_close_counts_a_duplicate_as_acknowledged() -> None:
+    with FaultServer() as server, Monitor(server.url, run="r", attempt=1, **FAST) as monitor:
+        for _ in range(2):
+            assert monitor.submit(step=0, **an_update(0))
+        assert monitor.close(10.0) is True
+        assert monitor.stats["duplicates"] == 1
 
 
 def test_update_that_always_breaks_the_server_does_not_hold_up_the_others() -> None:

@@ -178,8 +178,8 @@ class Monitor:
         }
 
     def close(self, timeout: float = 10.0) -> bool:
-        """Flushes for at most `timeout` seconds and stops. True when everything accepted was acknowledged; what was
-        not is counted as dropped (`closed`). A closed monitor accepts nothing and keeps its last parameters."""
+        """Flushes for at most `timeout` seconds and stops. True when every update accepted was acknowledged, False
+        when one was dropped for any reason; what is still left is counted as dropped (`closed`). A closed monitor accepts nothing and keeps its last parameters."""
         _open.discard(self)
         return self._courier.finish(monotonic() + max(0.0, timeout))
 

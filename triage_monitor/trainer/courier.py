@@ -92,11 +92,12 @@ class Courier:
                     self._poller = self._start("triage-monitor-params", self._poll)
 
     def finish(self, deadline: float) -> bool:
-        """Sends what is left until `deadline`, then stops. True when everything was acknowledged."""
+        """Sends what is left until `deadline`, then stops. True when everything accepted was acknowledged."""
         if self._stop.is_set():
             return self._is_complete
         self._outbox.close()
-        self._is_complete = self._outbox.wait_empty(monotonic() if self._sender is None else deadline)
+        is_empty = self._outbox.wait_empty(monotonic() if self._sender is None else deadline)
+        self._is_complete = is_empty and self._outbox.is_all_acknowledged
         self.stop()
         for thread in (self._sender, self._poller):
             if thread is not None and thread is not threading.current_thread():

@@ -232,6 +232,12 @@ class Outbox:
     def closed(self) -> bool:
         return self._closed
 
+    @property
+    def is_all_acknowledged(self) -> bool:
+        """Nothing accepted was lost; an update that the server had already counts as acknowledged."""
+        with self._changed:
+            return self.counts.acknowledged == self.counts.accepted
+
     def _is_empty(self) -> bool:
         return not self._waiting and self._sending is None and not self._reports
 
