@@ -233,6 +233,26 @@ def test_closed_monitor_refuses_and_keeps_its_counters() -> None:
         assert monitor.stats["acknowledged"] == 1 and server.steps == [0]
 
 
+@pytest.mark.parametrize("timeout", [None, "x", object(), float("inf"), 10**400])
+def test_close_with_an_unusable_timeout_still_flushes(timeout: Any) -> None:
+    with FaultServer() as server:
+        monitor = Monitor(server.url, run="r", **FAST)
+        monitor.submit(step=0, **an_update(0))
+        assert monitor.close(timeout) is True
+        assert server.steps == [0]
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), -1, float("-inf"), -(10**400)])
+def test_close_without_time_left_returns_at_once(timeout: float) -> None:
+    with FaultServer("hang") as server:
+        monitor = Monitor(server.url, run="r", **FAST)
+        monitor.submit(step=0, **an_update(0))
+        start = perf_counter()
+        assert monitor.close(timeout) is False
+        assert perf_counter() - start < 2.0
+        assert monitor.stats["dropped"] == {"closed": 1}
+
+
 def test_attempt_is_asked_once_and_shared_by_ranks_of_one_launch() -> None:
     with FaultServer() as server:
         for launch, attempt in (("first", 1), ("second", 2)):

@@ -38,6 +38,8 @@ from triage_monitor.trainer.route import at_least_one, checked_route, not_negati
 from triage_monitor.trainer.transport import Link, Timeouts, checked_url
 
 _TOKEN = re.compile(r"[!-~]{1,4096}")
+_CLOSE_SECONDS = 10.0
+_LONGEST_CLOSE_SECONDS = 1e9  # a lock takes no infinite timeout
 _ARRAYS = (
     *("gap", "learner_logprobs", "sampler_logprobs", "advantages", "offsets", "mask", "missing"),
     *("rewards", "groups", "policy_versions", "response_ids", "engines", "padding_rows"),
@@ -177,11 +179,13 @@ class Monitor:
             "attempt": self._courier.attempt,
         }
 
-    def close(self, timeout: float = 10.0) -> bool:
+    def close(self, timeout: float = _CLOSE_SECONDS) -> bool:
         """Flushes for at most `timeout` seconds and stops. True when every update accepted was acknowledged, False
-        when one was dropped for any reason; what is still left is counted as dropped (`closed`). A closed monitor accepts nothing and keeps its last parameters."""
+        when one was dropped for any reason; what is still left is counted as dropped (`closed`). A closed monitor accepts nothing and keeps its last parameters.
+        Never raises: a timeout that is no number counts as 10 seconds, a negative one as 0."""
+        is_complete = self._courier.finish(monotonic() + _usable_timeout(timeout))
         _open.discard(self)
-        return self._courier.finish(monotonic() + max(0.0, timeout))
+        return is_complete
 
     def __enter__(self) -> Monitor:
         return self
@@ -189,7 +193,7 @@ class Monitor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(10.0 if error is None else self._exit_flush_seconds)
+        self.close(_CLOSE_SECONDS if error is None else self._exit_flush_seconds)
 
     def __repr__(self) -> str:
         return self._described
@@ -205,6 +209,16 @@ class Monitor:
         self._desk.renew_lock()
         self._outbox.start_afresh()
         self._courier.start_afresh()
+
+
+def _usable_timeout(timeout: Any) -> float:
+    try:
+        seconds = float(timeout)
+    except OverflowError:  # an integer beyond every float
+        return _LONGEST_CLOSE_SECONDS if timeout > 0 else 0.0
+    except Exception:  # noqa: BLE001  the promise to the trainer
+        return _CLOSE_SECONDS
+    return min(max(0.0, seconds), _LONGEST_CLOSE_SECONDS)
 
 
 def _checked_default(safe_default: TriageParams | None) -> TriageParams:
