@@ -26,14 +26,14 @@ EXPONENTIAL_RELATIVE = 1e-6
 SKETCHED = ("prod_ratio_q05", "prod_ratio_q50", "prod_ratio_q95")
 
 
-def assert_agrees(summary: StepSummary, inputs: Sequence[Update] | Sequence[Response], spec: Spec) -> None:
+def assert_agrees(summary: StepSummary, inputs: Sequence[Update | Response], spec: Spec) -> None:
     """The summary's report against the reference's on the raw inputs."""
     found = update_report(summary)
     json.dumps(found, allow_nan=False)
     assert_report_agrees(found, inputs, spec)
 
 
-def assert_report_agrees(found: dict[str, Any], inputs: Sequence[Update] | Sequence[Response], spec: Spec) -> None:
+def assert_report_agrees(found: dict[str, Any], inputs: Sequence[Update | Response], spec: Spec) -> None:
     expected = report(inputs, spec)
     assert_counts_equal(found["counts"], expected["counts"])
     for region, mass in expected["masses"].items():
@@ -126,7 +126,7 @@ def assert_quantiles_close(found: dict[str, dict[str, Any]], expected: dict[str,
                 assert have is not None and within_sketch(have, want), (group, q, have, want)
 
 
-def fragile(inputs: Sequence[Update] | Sequence[Response], spec: Spec) -> set[str]:
+def fragile(inputs: Sequence[Update | Response], spec: Spec) -> set[str]:
     """Indicators whose value a rounding error may flip on these inputs."""
     usable = [[t for t in tokens_of(r) if t.kind == "valid"] for _, r in rows_of(inputs)]
     names: set[str] = set()

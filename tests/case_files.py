@@ -53,7 +53,9 @@ def rows(lengths: Sequence[int] | None = None, **columns: Sequence[Any] | None) 
         Response(
             advantage=[float(a) for a in part["advantage"]],
             mask=[bool(m) for m in part["mask"]] if "mask" in part else None,
-            **{name: decoded(part[name]) for name in ("gap", "learner", "sampler") if name in part},
+            gap=decoded(part["gap"]) if "gap" in part else None,
+            learner=decoded(part["learner"]) if "learner" in part else None,
+            sampler=decoded(part["sampler"]) if "sampler" in part else None,
         )
         for part in parts
     ]

@@ -325,7 +325,7 @@ class Update:
     complete: bool = True
 
 
-def report(inputs: Sequence[Update] | Sequence[Response], spec: Spec = DEFAULT) -> dict[str, Any]:
+def report(inputs: Sequence[Update | Response], spec: Spec = DEFAULT) -> dict[str, Any]:
     """{indicators, reasons, quantiles, masses, counts} of the pooled responses; plain responses are one update."""
     rows = rows_of(inputs)
     responses = [tokens_of(r) for _, r in rows]
@@ -348,11 +348,11 @@ def report(inputs: Sequence[Update] | Sequence[Response], spec: Spec = DEFAULT) 
     return {"indicators": out, "reasons": why, "quantiles": quantiles(valid), "masses": masses, "counts": counted}
 
 
-def rows_of(inputs: Sequence[Update] | Sequence[Response]) -> list[tuple[int, Response]]:
+def rows_of(inputs: Sequence[Update | Response]) -> list[tuple[int, Response]]:
     """(number of the update, response) of every row that is not padding."""
     rows: list[tuple[int, Response]] = []
     for k, item in enumerate(inputs):
-        rows += [(k, r) for r in item.responses] if isinstance(item, Update) else [(-1, item)]
+        rows += [(-1, item)] if isinstance(item, Response) else [(k, r) for r in item.responses]
     return [(k, r) for k, r in rows if not r.padding]
 
 

@@ -104,7 +104,8 @@ def test_many_saturated_tokens_stay_finite() -> None:
         assert found["rho_max"] == pytest.approx(math.exp(700), rel=1e-12)
         assert found["ess_fraction"] == pytest.approx(1.0, rel=1e-9)
         for name in ("kl_k3", "chi2_token", "mult_prob_error", "rho_mean"):
-            assert found[name] is not None and found[name] >= math.exp(700) * (1 - 1e-9), name
+            value = found[name]
+            assert value is not None and value >= math.exp(700) * (1 - 1e-9), name
     agrees(*[Response(1.0, gap=[-800.0] * 1000) for _ in range(3)])
 
 
