@@ -163,6 +163,41 @@ def test_nonsense_is_counted_and_never_raised(nonsense: dict[str, Any]) -> None:
         assert monitor.stats["last_error"] and balance(monitor) == 0
 
 
+class Unspeakable(ValueError):
+    """Raises whenever it is printed."""
+
+    def __repr__(self) -> str:
+        raise self
+
+    __str__ = __repr__
+
+
+class Trap:
+    """An array whose reading fails with an error that cannot be printed."""
+
+    def __array__(self) -> Any:
+        raise Unspeakable
+
+
+def test_nonsense_that_cannot_even_be_printed_is_counted_and_never_raised() -> None:
+    with FaultServer() as server, Monitor(server.url, run="r", **FAST) as monitor:
+        assert monitor.submit(step=Unspeakable(), **an_update(0)) is False  # type: ignore[arg-type]  # the point
+        assert monitor.submit(step=1, **{**an_update(0), "gap": Trap()}) is False
+        assert "Unspeakable" in monitor.stats["last_error"]
+        assert monitor.apply(Unspeakable()).version == 0  # type: ignore[arg-type]  # the point of the test
+        assert monitor.stats["dropped"] == {"invalid": 2}
+
+
+def test_value_whose_printing_fails_in_the_sender_is_counted_and_the_sender_goes_on() -> None:
+    with FaultServer() as server, Monitor(server.url, run="r", **FAST) as monitor:
+        assert monitor.submit(step=0, **an_update(0), engines=[Unspeakable()] * 6)
+        monitor.submit(step=1, **an_update(1))
+        assert server.wait(lambda: server.steps == [1])
+        assert eventually(lambda: monitor.stats["acknowledged"] == 1)
+        assert monitor.stats["dropped"] == {"invalid": 1}
+        assert monitor.stats["last_error"].startswith("step 0: ")
+
+
 def test_refused_update_is_counted_by_the_servers_reason_and_not_repeated() -> None:
     with FaultServer() as server, Monitor(server.url, run="r", **FAST) as monitor:
         server.refuse = {1: 422, 2: 418}

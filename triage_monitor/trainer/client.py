@@ -34,7 +34,7 @@ from triage_monitor.trainer.arrays import hold
 from triage_monitor.trainer.courier import Courier
 from triage_monitor.trainer.lease import Limits, ParameterDesk
 from triage_monitor.trainer.outbox import Outbox
-from triage_monitor.trainer.route import at_least_one, checked_route, not_negative, seconds
+from triage_monitor.trainer.route import at_least_one, checked_route, not_negative, safe_text, seconds
 from triage_monitor.trainer.transport import Link, Timeouts, checked_url
 
 _TOKEN = re.compile(r"[!-~]{1,4096}")
@@ -132,7 +132,8 @@ class Monitor:
             self._begin(self._courier.ensure_sending)
             return self._outbox.put(number, held)
         except Exception as error:  # noqa: BLE001  the promise to the trainer
-            return self._outbox.refuse("invalid", f"step {step!r:.40}: {type(error).__name__}: {error}")
+            shown = f"step {safe_text(step, repr, 40)}: {type(error).__name__}: {safe_text(error)}"
+            return self._outbox.refuse("invalid", shown)
 
     @property
     def params(self) -> TriageParams:
@@ -154,7 +155,7 @@ class Monitor:
                 self._begin(self._courier.ensure_sending)
             return params
         except Exception as error:  # noqa: BLE001  the promise to the trainer
-            self._outbox.note_error(f"apply: {type(error).__name__}: {error}")
+            self._outbox.note_error(f"apply: {type(error).__name__}: {safe_text(error)}")
             return self._desk.in_force
 
     @property

@@ -21,7 +21,7 @@ from triage_monitor.errors import InputError
 from triage_monitor.trainer.answers import Answer, Verdict
 from triage_monitor.trainer.lease import Acknowledgement, ParameterDesk
 from triage_monitor.trainer.outbox import Outbox, Parcel
-from triage_monitor.trainer.route import Route
+from triage_monitor.trainer.route import Route, safe_text
 from triage_monitor.trainer.transport import Link
 
 log = logging.getLogger("triage_monitor.monitor")
@@ -126,7 +126,7 @@ class Courier:
                 loop(link)
                 break
             except Exception as error:  # a trainer must outlive every bug in here
-                self._outbox.note_error(f"{type(error).__name__}: {error}")
+                self._outbox.note_error(f"{type(error).__name__}: {safe_text(error)}")
                 log.warning("the monitor's client failed and goes on", exc_info=True)
                 self._stop.wait(backoff.next_delay(0.0))
         link.close()
@@ -165,10 +165,11 @@ class Courier:
         try:
             parcel.pack(self._route.encode(parcel))
         except InputError as error:
-            self._outbox.refused(parcel, "invalid", f"step {parcel.step}: {error}")
+            self._outbox.refused(parcel, "invalid", f"step {parcel.step}: {safe_text(error)}")
             return False
         except Exception as error:  # noqa: BLE001  nonsense arrays fail in ways nobody lists
-            self._outbox.refused(parcel, "invalid", f"step {parcel.step}: {type(error).__name__}: {error}")
+            detail = f"step {parcel.step}: {type(error).__name__}: {safe_text(error)}"
+            self._outbox.refused(parcel, "invalid", detail)
             return False
         return True
 

@@ -10,7 +10,7 @@ import operator
 import os
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,13 +112,21 @@ def launcher_id(shards: int) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", "-".join(parts))[:128]
 
 
+def safe_text(value: Any, form: Callable[[Any], str] = str, longest: int = 500) -> str:
+    """`value` for a message; never raises, whatever its own __str__ or __repr__ do."""
+    try:
+        return form(value)[:longest]
+    except Exception:  # noqa: BLE001  foreign code, called where an error is being reported
+        return f"<{type(value).__name__} that cannot be shown>"
+
+
 def not_negative(name: str, value: Any) -> int:
     try:
         number = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = -1
     if number < 0:
-        raise ConfigError(f"{name} must be an integer of at least 0, got {value!r:.40}")
+        raise ConfigError(f"{name} must be an integer of at least 0, got {safe_text(value, repr, 40)}")
     return number
 
 
@@ -131,5 +139,5 @@ def at_least_one(name: str, value: Any) -> int:
 
 def seconds(name: str, value: Any, longest: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= longest:
-        raise ConfigError(f"{name} must be seconds from 0 to {longest:g}, got {value!r:.40}")
+        raise ConfigError(f"{name} must be seconds from 0 to {longest:g}, got {safe_text(value, repr, 40)}")
     return float(value)
