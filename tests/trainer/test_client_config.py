@@ -56,11 +56,33 @@ def unused_url() -> str:
         ({"poll_seconds": 1000}, "poll_seconds"),
         ({"exit_flush_seconds": -1}, "exit_flush_seconds"),
         ({"pause_silence_seconds": -1}, "pause_silence_seconds"),
+        ({"url": "http://host:0"}, "url"),
+        ({"url": "http://host:-1"}, "url"),
+        ({"url": "http://host:65536"}, "url"),
+        ({"attempt": 1_000_001}, "attempt"),
+        ({"attempt": 10**5000}, "attempt"),
+        ({"ssl_context": True}, "ssl_context"),
+        ({"ssl_context": "/etc/ca.pem", "url": "https://host"}, "ssl_context"),
+        ({"spec": None}, "spec"),
+        ({"spec": {"bins": 4}, "mode": "summary"}, "spec"),
+        ({"settings": []}, "settings"),
+        ({"settings": "temperature"}, "settings"),
+        ({"limits": []}, "limits"),
+        ({"limits": [("gate.w_min", (0.3, 1.0))]}, "limits"),
+        ({"token": b"bytes"}, "token"),
+        ({"token": 7}, "token"),
+        ({"poll_seconds": 0}, "poll_seconds"),
+        ({"poll_seconds": -1}, "poll_seconds"),
     ],
 )
 def test_wrong_configuration_names_what_is_wrong(settings: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         Monitor(settings.pop("url", "http://127.0.0.1:1"), run=settings.pop("run", "r"), **settings)
+
+
+def test_largest_port_and_attempt_are_taken() -> None:
+    with Monitor("http://127.0.0.1:65535", run="r", attempt=1_000_000, shards=2, shard=1) as monitor:
+        assert monitor.attempt == 1_000_000
 
 
 def test_secret_is_in_neither_the_representation_nor_an_error() -> None:

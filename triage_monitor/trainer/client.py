@@ -34,7 +34,7 @@ from triage_monitor.trainer.arrays import hold
 from triage_monitor.trainer.courier import Courier
 from triage_monitor.trainer.lease import Limits, ParameterDesk
 from triage_monitor.trainer.outbox import Outbox
-from triage_monitor.trainer.route import at_least_one, checked_route, not_negative, safe_text, seconds
+from triage_monitor.trainer.route import at_least_one, checked_attempt, checked_route, not_negative, safe_text, seconds
 from triage_monitor.trainer.transport import Link, Timeouts, checked_url
 
 _TOKEN = re.compile(r"[!-~]{1,4096}")
@@ -91,8 +91,12 @@ class Monitor:
     ) -> None:
         address = checked_url(url)
         timeouts = Timeouts(connect_timeout, timeout, call_timeout)
-        if token is not None and not _TOKEN.fullmatch(token):
-            raise ConfigError("token must be printable ASCII without spaces")
+        if token is not None and not (isinstance(token, str) and _TOKEN.fullmatch(token)):
+            raise ConfigError("token must be a text of printable ASCII without spaces")
+        if ssl_context is not None and not isinstance(ssl_context, ssl.SSLContext):
+            raise ConfigError(f"ssl_context must be an ssl.SSLContext, got {type(ssl_context).__name__}")
+        if seconds("poll_seconds", poll_seconds, 60.0) == 0:
+            raise ConfigError("poll_seconds must be above 0")
         route = checked_route(run, shards, shard, launch_id, mode, spec, settings, compression)
         self._outbox = Outbox(
             at_least_one("queue_updates", queue_updates), at_least_one("max_queue_bytes", max_queue_bytes)
@@ -106,8 +110,8 @@ class Monitor:
 
         route.rehearse()
         connect().close()  # what TLS or the headers have against the configuration shows here
-        self._courier = Courier(route, self._outbox, self._desk, connect, seconds("poll_seconds", poll_seconds, 60.0))
-        self._courier.attempt = None if attempt is None else not_negative("attempt", attempt)
+        self._courier = Courier(route, self._outbox, self._desk, connect, float(poll_seconds))
+        self._courier.attempt = None if attempt is None else checked_attempt(attempt)
         self._exit_flush_seconds = seconds("exit_flush_seconds", exit_flush_seconds, 300.0)
         self._described = f"Monitor({address!r}, run={run!r}, shards={shards}, shard={shard})"
         _open.add(self)

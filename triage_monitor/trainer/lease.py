@@ -34,6 +34,8 @@ class Acknowledgement:
 
 def checked_limits(limits: Limits | None) -> dict[str, Any]:
     """The trainer's ranges per dotted name: `(low, high)` inside BOUNDS, or the accepted values of a flag or choice."""
+    if limits is not None and not isinstance(limits, Mapping):
+        raise ConfigError(f"limits must be a mapping of parameter names to ranges, got {type(limits).__name__}")
     checked: dict[str, Any] = {}
     known = flatten(TriageParams())
     for name, limit in (limits or {}).items():

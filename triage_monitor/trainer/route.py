@@ -24,6 +24,7 @@ from triage_monitor.trainer.outbox import Parcel
 
 log = logging.getLogger("triage_monitor.monitor")
 
+_LARGEST_ATTEMPT = 1_000_000  # as the monitor takes it
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 
@@ -87,6 +88,10 @@ def checked_route(
         raise ConfigError(f"mode {mode!r} must be 'raw' or 'summary'")
     if compression not in (None, "zstd", "lz4"):
         raise ConfigError(f"compression {compression!r} must be None, 'zstd' or 'lz4'")
+    if not isinstance(spec, SummarySpec):
+        raise ConfigError(f"spec must be a SummarySpec, got {type(spec).__name__}")
+    if settings is not None and not isinstance(settings, Mapping):
+        raise ConfigError(f"settings must be a mapping of names to values, got {type(settings).__name__}")
     try:
         texts = checked_settings(settings or {})
     except InputError as error:
@@ -134,6 +139,13 @@ def at_least_one(name: str, value: Any) -> int:
     number = not_negative(name, value)
     if number == 0:
         raise ConfigError(f"{name} must be at least 1")
+    return number
+
+
+def checked_attempt(value: Any) -> int:
+    number = not_negative("attempt", value)
+    if number > _LARGEST_ATTEMPT:
+        raise ConfigError(f"attempt must be at most {_LARGEST_ATTEMPT}, got {safe_text(number, repr, 40)}")
     return number
 
 

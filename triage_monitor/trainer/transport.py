@@ -53,6 +53,8 @@ def checked_url(url: str) -> str:
         raise ConfigError(f"url {url!r} must look like http://host:8750")
     if parsed.userinfo:
         raise ConfigError("url must not hold credentials; pass token=")
+    if parsed.port is not None and not 1 <= parsed.port <= 65_535:
+        raise ConfigError(f"url {url!r} must have a port from 1 to 65535")
     if parsed.query or parsed.fragment:
         raise ConfigError(f"url {url!r} must have no query and no fragment")
     return str(parsed).rstrip("/")
