@@ -46,3 +46,6 @@ def run() -> None:
     except TriageError as error:
         print(f"triage-monitor: {error}", file=sys.stderr)
         sys.exit(1)
+    except OSError as error:
+        print(f"triage-monitor: {error.filename or 'system'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)

@@ -23,7 +23,10 @@ Z_95 = 1.96
 
 def _signal(summary: StepSummary) -> float:
     tokens(summary)
-    return summary.total("mass_total") or undefined("no_advantage_signal")
+    total = summary.total("mass_total")
+    if math.isinf(total):
+        undefined("out_of_range")
+    return total or undefined("no_advantage_signal")
 
 
 def _sides(summary: StepSummary, negative: str, positive: str) -> tuple[float, float]:

@@ -6,14 +6,15 @@ here, once, from merged sums; an indicator without a value is None with a reason
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from triage_monitor.judge import concentration, direction, magnitude
-from triage_monitor.judge.table import Indicator, Undefined
+from triage_monitor.judge.table import Indicator, Undefined, undefined
 from triage_monitor.summary.sketch import quantile
 from triage_monitor.summary.step import REGIONS, StepSummary
 
@@ -75,11 +76,20 @@ def indicators(summary: StepSummary) -> Indicators:
     reasons: dict[str, str] = {}
     for row in INDICATORS:
         try:
-            values[row.name] = float(row.compute(summary))
+            values[row.name] = _finite(row.compute, summary)
         except Undefined as absence:
             values[row.name] = None
             reasons[row.name] = absence.reason
     return Indicators(values, reasons)
+
+
+def _finite(compute: Callable[[StepSummary], float], summary: StepSummary) -> float:
+    """Sums of absurd inputs (gaps of 1e155, advantages of 1e-162) overflow or vanish: then there is no value."""
+    try:
+        value = float(compute(summary))
+    except (OverflowError, ZeroDivisionError):
+        undefined("out_of_range")
+    return value if math.isfinite(value) else undefined("out_of_range")
 
 
 def quantiles(summary: StepSummary) -> dict[str, dict[str, float | None]]:
@@ -93,8 +103,10 @@ def quantiles(summary: StepSummary) -> dict[str, dict[str, float | None]]:
     return result
 
 
-def masses(summary: StepSummary) -> dict[str, float]:
-    return {**{region: summary.total(f"mass_{region}") for region in REGIONS}, "total": summary.total("mass_total")}
+def masses(summary: StepSummary) -> dict[str, float | None]:
+    """Sums of abs(A) by region; None for one that left float64."""
+    sums = {**{region: summary.total(f"mass_{region}") for region in REGIONS}, "total": summary.total("mass_total")}
+    return {region: value if math.isfinite(value) else None for region, value in sums.items()}
 
 
 def counts(summary: StepSummary) -> dict[str, int]:

@@ -9,8 +9,9 @@ A level is a rule and the parameters it sets on top of the levels below; an indi
 changed by configuration. The first default level is the gentle setting that held on a prototype of the testbed; a hard
 gate (w_min 0.1) made every run there worse, so the levels above stay mild. The second was reached in a handful of
 testbed runs and harmed none; the third was never reached. TIS is never added to gate and repair: together they
-collapsed runs that TIS alone kept stable; `allow_tis_with_triage` is the explicit way to ask for it. After an operator's change the policy keeps its hands off until `release`. While the stage
-is terminal nothing is relaxed: after a collapse the gaps shrink by themselves.
+collapsed runs that TIS alone kept stable; `allow_tis_with_triage` is the explicit way to ask for it. After an
+operator's change the policy keeps its hands off until `release`. While the stage is terminal nothing is relaxed: after
+a collapse the gaps shrink by themselves.
 
 Relaxing is slow because it was seen to fail: a testbed run whose gate and repair were taken back after 50 calm updates
 drifted again within 25. Reads raw gaps only, so its own gate cannot make the run look cured. Leaves out watching

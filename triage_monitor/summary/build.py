@@ -60,9 +60,10 @@ def summarize(
     reward_R = per_response(rewards, "rewards", tokens.responses, np.float64)
     version_T = per_response_or_token(policy_versions, "policy_versions", tokens, offsets)
     draft = Draft.blank(spec)
-    rows = _reduce(tokens, spec, draft)
-    _add_responses(rows, draft)
-    _add_groups(rows, group_R, draft)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # absurd inputs end as absent indicators
+        rows = _reduce(tokens, spec, draft)
+        _add_responses(rows, draft)
+        _add_groups(rows, group_R, draft)
     if reward_R is not None:
         known = np.isfinite(reward_R)
         draft.count("reward_responses", int(known.sum()))
@@ -70,7 +71,8 @@ def summarize(
     if version_T is not None:
         add_staleness(tokens, version_T, current_version, draft)
     if tokens.learner_T is not None and tokens.sampler_T is not None:
-        add_probabilities(tokens, draft)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            add_probabilities(tokens, draft)
     draft.count("padding_rows", padding_rows)
     return draft.summary()
 

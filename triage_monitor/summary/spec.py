@@ -2,6 +2,7 @@
 
 Two summaries merge only under equal fingerprints: nothing is ever re-binned. Defaults are those of the estimands;
 `tau_ana` and `phi` are model-specific (on some models a quarter of healthy tokens exceed 0.05), so calibrate them.
+Thresholds are compared in the gap's own type: a float32 gap written as 0.7 reaches a threshold of 0.7.
 The fingerprint also covers the sketch's grid, which is a constant of this version.
 """
 
