@@ -296,3 +296,37 @@ def test_observe_mode_issues_no_parameters_until_a_person_does() -> None:
         assert params(live, "watched").json()["version"] == 0
         assert live.http.get("/v1/runs/watched/params/history").json()["versions"] == []
         assert put_params(live, "watched", {"gate": {"enabled": True}}).json()["version"] == 1
+
+
+def test_half_a_surrogate_pair_is_refused_everywhere(server: LiveServer, run: str) -> None:
+    half = rb'"\ud800"'
+    base = f"/v1/runs/{run}"
+    headers = {"If-Match": "*", "Idempotency-Key": "half"}
+    for method, path, body in (
+        ("PUT", f"{base}/params", b'{"reason": %b}'),
+        ("POST", f"{base}/params/ack", b'{"version": 1, "step": 1, "refused": %b}'),
+        ("POST", f"{base}/actions", b'{"kind": "pause", "reason": %b}'),
+        ("POST", f"{base}/actions", b'{"kind": "pause", %b: 1}'),
+        ("POST", f"{base}/attempts", b'{"launch_id": %b}'),
+        ("POST", "/v1/hooks/grafana", b'{"alerts": [{"labels": {"alertname": %b}}]}'),
+    ):
+        refused = server.http.request(method, path, content=body % half, headers=headers)
+        assert (refused.status_code, refused.json()["reason"]) == (400, "json"), path
+    assert params(server, run).json()["version"] == 1
+    whole = server.http.put(f"{base}/params", content=rb'{"reason": "\ud83d\ude00"}', headers=headers)
+    assert (whole.status_code, whole.json()["reason"]) == (200, "\U0001f600")
+
+
+def test_refused_action_gets_the_same_answer_under_its_key(server: LiveServer, run: str) -> None:
+    first = act(server, run, "bad", kind="gate", w_min=7)
+    again = act(server, run, "bad", kind="gate", w_min=7)
+    assert (first.status_code, first.json()["column"]) == (422, "gate.w_min")
+    assert (again.status_code, again.json()) == (422, first.json())
+    assert len(trail(server, run)) == 1
+
+
+def test_unknown_kind_is_answered_with_every_kind_that_is_taken(server: LiveServer, run: str) -> None:
+    problem = act(server, run, "what", kind="explode").json()
+    assert (problem["reason"], problem["column"]) == ("action_kind", "kind")
+    for kind in ("gate", "stop", "freeze", "release", "clear", "rebaseline", "retire"):
+        assert kind in problem["detail"]

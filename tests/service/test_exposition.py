@@ -106,3 +106,15 @@ def test_two_applications_fit_in_one_interpreter_even_on_one_registry() -> None:
     shared = CollectorRegistry()
     build(settings, MemoryStore(), registry=shared)
     build(settings, MemoryStore(), registry=shared)
+
+
+def test_times_of_shards_are_absent_until_there_was_one() -> None:
+    accepted, rejected = (f"triage_ingest_last_{what}_timestamp_seconds" for what in ("accepted", "rejected"))
+    clock = FakeClock()
+    with serving(clock=clock.clock) as live:
+        assert not {accepted, rejected} & live.metrics().keys()
+        live.put("first", 1, masses(1, 1))
+        assert live.metrics()[accepted] == clock.seconds
+        assert rejected not in live.metrics()
+        live.put("first", 2, b"")
+        assert live.metrics()[rejected] == clock.seconds

@@ -285,3 +285,72 @@ def test_drops_that_the_trainer_reports_are_shown(server: LiveServer) -> None:
     server.put("drops", 1, masses(1, 1), headers=headers)
     server.put("drops", 2, masses(1, 1), headers={**STREAM, "Triage-Client-Dropped": "queue_full=13,conflict=1"})
     assert server.run("drops")["integrity"]["client_dropped"] == {"queue_full": 13, "conflict": 1}
+
+
+def test_attempt_far_past_the_next_is_refused_and_the_run_goes_on(server: LiveServer) -> None:
+    refused = server.put("ceil", 0, masses(1, 1), attempt=1_000_000)
+    problem = refused.json()
+    assert (refused.status_code, problem["column"], problem["expected"]) == (409, "attempt", 1)
+    assert server.http.get("/v1/runs/ceil").status_code == 404
+    begun = server.http.post("/v1/runs/ceil/attempts", json={"launch_id": "a"}).json()["attempt"]
+    assert begun == 1
+    assert server.put("ceil", 0, masses(1, 1), attempt=3).json()["expected"] == 2
+    assert server.put("ceil", 0, masses(1, 1), attempt=begun).status_code == 201
+    assert server.put("ceil", 1, masses(1, 1), attempt=2).status_code == 201
+
+
+def test_last_attempt_of_all_is_followed_by_none(server: LiveServer) -> None:
+    server.http.post("/v1/runs/worn/attempts", json={"launch_id": "a"})
+    server.sidecar.runs["worn"].attempt = 1_000_000
+    refused = server.http.post("/v1/runs/worn/attempts", json={"launch_id": "b"})
+    assert (refused.status_code, refused.json()["reason"]) == (409, "attempts")
+    assert server.http.post("/v1/runs/worn/attempts", json={"launch_id": "a"}).status_code == 200
+
+
+def test_same_shard_of_another_number_of_shards_is_refused(server: LiveServer) -> None:
+    assert server.put("counts", 1, masses(1, 1), shards=2).json()["shards"] == 2
+    refused = server.put("counts", 1, masses(1, 1), shards=4)
+    assert (refused.status_code, refused.json()["reason"]) == (409, "conflict")
+    assert "one of 2 shards, not 4" in refused.json()["detail"]
+    again = server.put("counts", 1, masses(1, 1), shards=2)
+    assert (again.status_code, again.json()["status"], again.json()["shards"]) == (200, "duplicate", 2)
+
+
+@pytest.mark.parametrize("column", ["step", "attempt"])
+def test_column_that_contradicts_the_address_is_refused_by_row(server: LiveServer, column: str) -> None:
+    run = f"place-{column}"
+    columns = {
+        "gap": pa.array([[0.1], [0.2], [0.3]], pa.list_(pa.float32())),
+        "advantage": pa.array([1.0, -1.0, 1.0]),
+        "padding": pa.array([True, False, False]),
+    }
+    refused = server.put(run, 1, stream_of({**columns, column: pa.array([9, 1, 7])}), attempt=1)
+    problem = refused.json()
+    assert (refused.status_code, problem["column"], problem["row"]) == (422, column, 2)
+    assert "7" in problem["detail"]
+    assert server.http.get(f"/v1/runs/{run}").status_code == 404
+    assert server.put(run, 1, stream_of({**columns, column: pa.array([9, 1, 1])}), attempt=1).status_code == 201
+
+
+@pytest.mark.parametrize(("name", "value"), [("temperature", "warm"), ("learner", "new"), ("precision", "x" * 201)])
+def test_wrong_setting_is_named_as_the_column(server: LiveServer, name: str, value: str) -> None:
+    columns = {"gap": pa.array([[0.1]], pa.list_(pa.float32())), "advantage": pa.array([1.0])}
+    refused = server.put("settings", 1, stream_of(columns, {"top_p": "0.9", name: value}))
+    assert (refused.status_code, refused.json()["reason"], refused.json()["column"]) == (422, "bad_setting", name)
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "column"),
+    [
+        ("1_0/shards/0", {}, "step"),
+        ("+1/shards/0", {}, "step"),
+        ("1/shards/0_0", {}, "shard"),
+        ("1/shards/0", {"shards": "1_0"}, "shards"),
+        ("1/shards/0", {"attempt": "0_1"}, "attempt"),
+    ],
+)
+def test_numbers_of_an_address_are_digits_only(
+    server: LiveServer, path: str, query: dict[str, str], column: str
+) -> None:
+    answer = server.http.put(f"/v1/runs/digits/updates/{path}", params=query, content=masses(1, 1), headers=STREAM)
+    assert (answer.status_code, answer.json()["column"]) == (422, column)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from uuid import uuid4
 
+from triage_monitor.service.names import MAX_ATTEMPT
+from triage_monitor.service.problems import Problem
 from triage_monitor.service.sidecar import Sidecar
 from triage_monitor.storage.records import AttemptRow, ParamsRow, Record
 
@@ -23,6 +25,10 @@ async def _begin(sidecar: Sidecar, run: str, from_step: int, launch_id: str) -> 
         for row in live.attempts.values():
             if row.digest == launch_id:
                 return row, False
+        if live.attempt >= MAX_ATTEMPT:
+            raise Problem(
+                409, "attempts", f"the run had {MAX_ATTEMPT} attempts, as many as there can be", column="attempt"
+            )
         now = sidecar.now()
         row = AttemptRow(run, live.attempt + 1, from_step, launch_id, now)
         records: list[Record] = [row]

@@ -115,6 +115,9 @@ async def read_model(request: Request, kind: type[M]) -> M:
     )
     try:
         data = json.loads(text, parse_constant=_no_constant)
+        json.dumps(
+            data, ensure_ascii=False, allow_nan=False
+        ).encode()  # half a surrogate pair, 1e999: no store takes them
     except (ValueError, RecursionError) as error:
         raise Problem(400, "json", f"the body is no JSON: {str(error)[:200]}") from None
     try:

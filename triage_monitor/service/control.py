@@ -45,6 +45,7 @@ class Decision:
     outcome: str
     reason: str
     params: TriageParams | None = None
+    refusal: InputError | None = None
 
 
 class Desk:
@@ -78,11 +79,13 @@ class Desk:
             if known is not None:
                 if known.digest != digest:
                     raise ConflictError(f"the idempotency key '{key}' was used before for another request")
-                return known, True
+                return _repeated(known), True
             try:
                 decision = _decision(live.params, request)
             except InputError as error:
-                row = self._entry(live, key, digest, request, actor, Decision(_kind(request), "refused", str(error)))
+                row = self._entry(
+                    live, key, digest, request, actor, Decision(_kind(request), "refused", str(error), refusal=error)
+                )
                 await self._keep(live, row, None)
                 raise
             row = self._entry(live, key, digest, request, actor, decision)
@@ -130,7 +133,10 @@ class Desk:
         self, live: LiveRun, key: str, digest: str, request: dict[str, Any], actor: str, decision: Decision
     ) -> ActionRow:
         version = live.version if decision.params is None else live.next_version
-        answer = {"reason": decision.reason, "params_version": version}
+        answer: dict[str, Any] = {"reason": decision.reason, "params_version": version}
+        if decision.refusal is not None:
+            error = decision.refusal
+            answer["problem"] = {"reason": error.reason, "detail": error.detail, "column": error.column}
         return ActionRow(
             live.name,
             key,
@@ -193,6 +199,14 @@ def entry_json(row: ActionRow) -> dict[str, Any]:
     }
 
 
+def _repeated(row: ActionRow) -> ActionRow:
+    """The entry of an action that was carried out before; raises again what refused it."""
+    if row.outcome != "refused":
+        return row
+    problem = row.answer.get("problem", {"reason": "action_refused", "detail": row.answer["reason"], "column": None})
+    raise InputError(problem["reason"], problem["detail"], column=problem["column"])
+
+
 def check_action(request: Mapping[str, Any]) -> None:
     """Raises InputError for an action that no run could ever carry out; for what configuration maps alerts to."""
     _decision(TriageParams(), dict(request))
@@ -201,6 +215,9 @@ def check_action(request: Mapping[str, Any]) -> None:
 def _decision(params: TriageParams, request: dict[str, Any]) -> Decision:
     kind, reason = _kind(request), _reason(request)
     arguments = {name: value for name, value in request.items() if name not in ("kind", "reason")}
+    if kind not in KINDS:
+        given = repr(request.get("kind"))[:100]
+        raise InputError("action_kind", f"{given} is not one of {', '.join(KINDS)}", column="kind")
     if kind in WATCH_KINDS:
         if arguments:
             raise InputError("action_argument", f"'{kind}' takes no argument", column=sorted(arguments)[0])

@@ -110,8 +110,6 @@ def routes(sidecar: Sidecar, desk: Desk) -> APIRouter:
             raise Problem(400, "idempotency_key", "send an Idempotency-Key of 1 to 255 printable characters")
         body = (await read_model(request, JsonObject)).root
         row, repeated = await desk.act(run, idempotency_key, body, _actor(triage_actor))
-        if row.outcome == "refused":
-            raise Problem(422, "action_refused", row.answer["reason"])
         return JSONResponse(entry_json(row), 200 if repeated else 201)
 
     @router.get("/actions")

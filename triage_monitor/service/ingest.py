@@ -24,7 +24,7 @@ from triage_monitor.errors import ConflictError, TriageError
 from triage_monitor.service import attempts
 from triage_monitor.service.body import ByteBudget, json_body, read_body, read_model
 from triage_monitor.service.intake import MEDIA_TYPES, Address, Reading, body_digest, read_shard
-from triage_monitor.service.names import MAX_STEP, Attempt, Run, Step, checked_run
+from triage_monitor.service.names import MAX_STEP, Attempt, Digits, Run, Step, checked_run
 from triage_monitor.service.problems import Problem, problem_of
 from triage_monitor.service.retention import Retention
 from triage_monitor.service.sidecar import Admission, Sidecar
@@ -97,15 +97,20 @@ class Ingest:
         live = await self._sidecar.peek(address.run)
         if address.attempt is None:
             address = replace(address, attempt=0 if live is None else live.attempt)
+        _check_attempt(address, 0 if live is None else live.attempt)
         hashing = loop.run_in_executor(self._workers, body_digest, media, body)
         known = None
         if live is not None:
             known = await asyncio.to_thread(lambda: self._sidecar.store.get(ShardRow, *address.key))
         if known is not None and live is not None:
+            shard = "/".join(map(str, address.key))
+            refusal = f"shard {shard} was sent before with other content"
             if known.digest == await hashing:
-                return await self._sidecar.repeat(known)
+                if known.shards == address.shards:
+                    return await self._sidecar.repeat(known)
+                refusal = f"shard {shard} was sent before as one of {known.shards} shards, not {address.shards}"
             live.counters["conflicting_shards"] += 1
-            raise ConflictError(f"shard {'/'.join(map(str, address.key))} was sent before with other content")
+            raise ConflictError(refusal)
         reading = await loop.run_in_executor(self._workers, self._read, address, media, body)
         arrival = reading.arrival
         return await self._sidecar.admit(replace(arrival, row=replace(arrival.row, digest=await hashing)))
@@ -132,8 +137,8 @@ def routes(ingest: Ingest, sidecar: Sidecar) -> APIRouter:
         request: Request,
         run: Run,
         step: Step,
-        shard: Annotated[int, Path(ge=0)],
-        shards: Annotated[int, Query(ge=1)] = 1,
+        shard: Annotated[int, Path(ge=0), Digits],
+        shards: Annotated[int, Query(ge=1), Digits] = 1,
         attempt: Attempt = None,
         side: str | None = None,
     ) -> JSONResponse:
@@ -147,7 +152,7 @@ def routes(ingest: Ingest, sidecar: Sidecar) -> APIRouter:
             "step": step,
             "attempt": admission.attempt,
             "shard": shard,
-            "shards": shards,
+            "shards": admission.shards,
             "shards_in": admission.shards_in,
             "update": admission.update,
             "bytes": body_bytes,
@@ -188,6 +193,13 @@ def _address(
         sidecar.tally.reject(refusal.reason, sidecar.now())
         raise refusal
     return Address(checked_run(run), step, shard, shards, attempt)
+
+
+def _check_attempt(address: Address, current: int) -> None:
+    """Issued attempts are counted by one, so a far one is a slip, and would use up the numbers that are left."""
+    if (address.attempt or 0) > current + 1:
+        detail = f"attempt {address.attempt} was never issued; the run is at {current} and {current + 1} is the next"
+        raise Problem(409, "attempt", detail, column="attempt", expected=current + 1)
 
 
 def _media_type(request: Request) -> str:

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 import numpy as np
+import pyarrow as pa
 
 from triage_monitor.errors import InputError
 from triage_monitor.service.live import Piece
 from triage_monitor.service.sidecar import Arrival
 from triage_monitor.storage.records import ShardRow
 from triage_monitor.summary.codec import decode, encode
-from triage_monitor.summary.rows import STREAM_MIME, SUMMARY_MIME, UpdateRows, decode_stream
+from triage_monitor.summary.rows import STREAM_MIME, SUMMARY_MIME, UpdateRows, checked_settings, decode_stream
+from triage_monitor.summary.rows_columns import flag_column, whole_column
+from triage_monitor.summary.rows_values import SETTING_NAMES
 from triage_monitor.summary.spec import SummarySpec
 
 MEDIA_TYPES = (STREAM_MIME, SUMMARY_MIME)
@@ -63,7 +66,7 @@ def read_shard(address: Address, media: str, body: memoryview, *, spec: SummaryS
             detail = f"the summary was made under {summary.spec.to_json()}, this monitor judges under {spec.to_json()}"
             raise InputError("spec_mismatch", detail)
     else:
-        rows = decode_stream(body, max_tokens=max_tokens)
+        rows = _decoded(address, body, max_tokens)
         summary = rows.summarize(spec)
         settings = dict(rows.settings)
         groups = b"" if rows.groups is None else np.unique(rows.groups).astype("<i8").tobytes()
@@ -81,3 +84,53 @@ def read_shard(address: Address, media: str, body: memoryview, *, spec: SummaryS
         dict(settings),
     )
     return Reading(Arrival(row, Piece(summary, groups)), rows)
+
+
+def _decoded(address: Address, body: memoryview, max_tokens: int) -> UpdateRows:
+    try:
+        rows = decode_stream(body, max_tokens=max_tokens)
+    except InputError as error:
+        if error.reason != "bad_setting" or error.column is not None:
+            raise
+        raise InputError(error.reason, error.detail, column=_wrong_setting(body)) from None
+    _check_place(address, body)
+    return rows
+
+
+def _wrong_setting(body: memoryview) -> str | None:
+    """Which setting of a sound stream is the refused one."""
+    with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+        metadata = reader.schema.metadata or {}
+    for name in SETTING_NAMES:
+        try:
+            checked_settings({name: metadata.get(name.encode(), b"0").decode("utf-8", "replace")})
+        except InputError:
+            if name.encode() in metadata:
+                return name
+    return None
+
+
+def _check_place(address: Address, body: memoryview) -> None:
+    """A `step` or `attempt` column must say what the address says; InputError naming the row. Padding is not read."""
+    expected = {"step": address.step, "attempt": address.attempt or 0}
+    with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+        names = reader.schema.names
+    if not expected.keys() & set(names):
+        return
+    wanted = [place for place, name in enumerate(names) if name in expected or name == "padding"]
+    options = pa.ipc.IpcReadOptions(included_fields=wanted)
+    with pa.ipc.open_stream(pa.py_buffer(body), options=options) as reader:
+        table = reader.read_all()
+    kept = np.arange(table.num_rows)
+    if "padding" in names:
+        kept = np.flatnonzero(~flag_column("padding", table["padding"]))
+        table = table.take(pa.array(kept))
+    for name in expected.keys() & set(names):
+        try:
+            values = whole_column(name, table[name])
+        except InputError as error:
+            raise error if error.row is None else error.at(row=int(kept[error.row])) from None
+        wrong = np.flatnonzero(values != expected[name])
+        if len(wrong):
+            detail = f"is {values[wrong[0]]}, and the shard was sent to {name} {expected[name]}"
+            raise InputError("other_place", detail, column=name, row=int(kept[wrong[0]]))

@@ -6,6 +6,8 @@ import re
 from typing import Annotated
 
 from fastapi import Path, Query
+from pydantic import BeforeValidator
+from pydantic_core import PydanticCustomError
 
 from triage_monitor.service.problems import Problem
 
@@ -13,8 +15,17 @@ RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 MAX_STEP = 2**53
 MAX_ATTEMPT = 1_000_000
 
-Step = Annotated[int, Path(ge=0, le=MAX_STEP)]
-Attempt = Annotated[int | None, Query(ge=0, le=MAX_ATTEMPT)]
+
+def _digits(text: object) -> object:
+    """Refuses what `int` would read and an address must not hold: 1_0, +1, spaces, 1.0."""
+    if isinstance(text, str) and not (text.isascii() and text.isdigit()):
+        raise PydanticCustomError("digits", "must be a whole number of digits only")
+    return text
+
+
+Digits = BeforeValidator(_digits)
+Step = Annotated[int, Path(ge=0, le=MAX_STEP), Digits]
+Attempt = Annotated[int | None, Query(ge=0, le=MAX_ATTEMPT), Digits]
 Run = Annotated[str, Path(max_length=128)]
 
 

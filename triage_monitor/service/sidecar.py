@@ -54,6 +54,7 @@ class Admission:
 
     duplicate: bool
     attempt: int
+    shards: int
     update: str
     shards_in: int
     params_version: int
@@ -228,16 +229,17 @@ class Sidecar:
                 live.retired = False
                 await self.write(live.run_row())
             await self._placed(live, place, row, arrival.piece)
-            return await self._settled(live, place, duplicate=False)
+            return await self._settled(live, row, duplicate=False)
 
     async def _repeat(self, row: ShardRow) -> Admission:
         live = await self.ensure(row.run)
         async with live.lock:
             live.counters["duplicate_shards"] += 1
-            return await self._settled(live, (row.attempt, row.step), duplicate=True)
+            return await self._settled(live, row, duplicate=True)
 
-    async def _settled(self, live: LiveRun, place: Place, *, duplicate: bool) -> Admission:
+    async def _settled(self, live: LiveRun, shard: ShardRow, *, duplicate: bool) -> Admission:
         """Closes the update if its last shard is in; the run is locked."""
+        place = (shard.attempt, shard.step)
         update = live.open.get(place)
         if update is not None and update.missing_shards and not update.revision:
             state, shards_in = "open", len(update.pieces)
@@ -245,7 +247,7 @@ class Sidecar:
             row = await (asyncio.to_thread(live.closed, place) if update is None else self._close(live, update))
             state, shards_in = ("unknown", 0) if row is None else (row.status, row.shards - row.missing_shards)
         live.snapshot = live.take_snapshot()
-        return Admission(duplicate, place[0], state, shards_in, live.version)
+        return Admission(duplicate, shard.attempt, shard.shards, state, shards_in, live.version)
 
     async def _expected(self, live: LiveRun, place: Place, shards: int) -> OpenUpdate:
         """The update a shard belongs to, opened by its first shard; ConflictError when their counts differ."""

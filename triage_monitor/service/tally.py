@@ -20,8 +20,8 @@ class Tally:
         self.shards = 0
         self.body_bytes = 0
         self.rejected: Counter[str] = Counter()
-        self.last_accepted_at = 0.0
-        self.last_rejected_at = 0.0
+        self.last_accepted_at: float | None = None
+        self.last_rejected_at: float | None = None
         self.seconds_sum = 0.0
         self._bucket_counts = [0] * (len(BUCKETS_SECONDS) + 1)
 
@@ -32,10 +32,11 @@ class Tally:
         self.seconds_sum += seconds
         self._bucket_counts[bisect_left(BUCKETS_SECONDS, seconds)] += 1
 
-    def reject(self, reason: str, now: float = 0.0) -> None:
+    def reject(self, reason: str, now: float | None = None) -> None:
         known = reason in self.rejected or len(self.rejected) < MAX_REASONS
         self.rejected[reason if known else "other"] += 1
-        self.last_rejected_at = max(now, self.last_rejected_at)
+        if now is not None:
+            self.last_rejected_at = max(now, self.last_rejected_at or now)
 
     def cumulative_buckets(self) -> list[tuple[str, float]]:
         """(upper bound, shards at most that slow), as Prometheus wants them."""
