@@ -164,7 +164,7 @@ def test_nonsense_is_counted_and_never_raised(nonsense: dict[str, Any]) -> None:
 
 
 class Unspeakable(ValueError):
-    """Raises whenever it is printed."""
+    """Raises itself whenever it is printed."""
 
     def __repr__(self) -> str:
         raise self
@@ -179,6 +179,15 @@ class Trap:
         raise Unspeakable
 
 
+class LateTrap(int):
+    """A number that can be kept but not read."""
+
+    def __float__(self) -> float:
+        raise Unspeakable
+
+    __int__ = __index__ = __float__  # type: ignore[assignment]  # none of them returns
+
+
 def test_nonsense_that_cannot_even_be_printed_is_counted_and_never_raised() -> None:
     with FaultServer() as server, Monitor(server.url, run="r", **FAST) as monitor:
         assert monitor.submit(step=Unspeakable(), **an_update(0)) is False  # type: ignore[arg-type]  # the point
@@ -190,12 +199,12 @@ def test_nonsense_that_cannot_even_be_printed_is_counted_and_never_raised() -> N
 
 def test_value_whose_printing_fails_in_the_sender_is_counted_and_the_sender_goes_on() -> None:
     with FaultServer() as server, Monitor(server.url, run="r", **FAST) as monitor:
-        assert monitor.submit(step=0, **an_update(0), engines=[Unspeakable()] * 6)
+        assert monitor.submit(step=0, **an_update(0), rewards=[LateTrap(1)] * 6)
         monitor.submit(step=1, **an_update(1))
         assert server.wait(lambda: server.steps == [1])
         assert eventually(lambda: monitor.stats["acknowledged"] == 1)
         assert monitor.stats["dropped"] == {"invalid": 1}
-        assert monitor.stats["last_error"].startswith("step 0: ")
+        assert monitor.stats["last_error"].startswith("step 0: Unspeakable")
 
 
 def test_refused_update_is_counted_by_the_servers_reason_and_not_repeated() -> None:

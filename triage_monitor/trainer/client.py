@@ -186,8 +186,9 @@ class Monitor:
 
     def close(self, timeout: float = _CLOSE_SECONDS) -> bool:
         """Flushes for at most `timeout` seconds and stops. True when every update accepted was acknowledged, False
-        when one was dropped for any reason; what is still left is counted as dropped (`closed`). A closed monitor accepts nothing and keeps its last parameters.
-        Never raises: a timeout that is no number counts as 10 seconds, a negative one as 0."""
+        when one was dropped for any reason; what is still left is counted as dropped (`closed`). A closed monitor
+        accepts nothing and keeps its last parameters. Never raises: a timeout that is no number counts as 10 seconds,
+        a negative one as 0."""
         is_complete = self._courier.finish(monotonic() + _usable_timeout(timeout))
         _open.discard(self)
         return is_complete
