@@ -32,6 +32,7 @@ from triage_monitor.storage.records import ShardRow
 from triage_monitor.summary.build import summarize
 
 DROPPED_HEADER = "triage-client-dropped"
+MAX_ATTEMPT_JUMP = 1000
 _DROPS = re.compile(r"([a-z0-9_-]{1,64})=(\d{1,15})")
 MAX_DROP_REASONS = 32
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
@@ -196,8 +197,9 @@ def _address(
 
 
 def _check_attempt(address: Address, current: int) -> None:
-    """Issued attempts are counted by one, so a far one is a slip, and would use up the numbers that are left."""
-    if (address.attempt or 0) > current + 1:
+    """Issued attempts are counted by one, so a far one is a slip, and would use up the numbers that are left. A sidecar
+    that lost its store, or gets the end of a recording, meets attempts it never issued: those are taken."""
+    if (address.attempt or 0) > current + MAX_ATTEMPT_JUMP:
         detail = f"attempt {address.attempt} was never issued; the run is at {current} and {current + 1} is the next"
         raise Problem(409, "attempt", detail, column="attempt", expected=current + 1)
 
