@@ -101,7 +101,10 @@ class FaultServer:
                 if not head:
                     return
                 headers = dict(self._header_lines(reader))
-                body = reader.read(int(headers.get("content-length", "0")))
+                length = int(headers.get("content-length", "0"))
+                body = reader.read(length)
+                if len(body) < length:
+                    return  # cut off by `stop` or by the client: nothing was received
                 if not self._answer(connection, head[0], head[1], headers, body):
                     return
         self._connections.discard(connection)

@@ -48,7 +48,8 @@ def checked_url(url: str) -> str:
     try:
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, TypeError) as error:
-        raise ConfigError(f"url {url!r} cannot be read: {error}") from error
+        shown = "url" if "@" in str(url) else f"url {url!r}"  # it may hold a password
+        raise ConfigError(f"{shown} cannot be read: {error}") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ConfigError(f"url {url!r} must look like http://host:8750")
     if parsed.userinfo:
