@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from triage_monitor.summary.jit import REORDER, compiled
-from triage_monitor.trainer.nvfp4_cpu import _fake_quantize as nvfp4_kernel
+from triage_monitor.trainer.nvfp4_cpu import quantize_bits
 
 Floats = npt.NDArray[np.float32]
 Tokens = npt.NDArray[np.int64]
@@ -171,4 +171,4 @@ def _round(x: Floats, rounding: int, out: Floats) -> None:
             rounded[i] = (bits[i] + np.int32(0x7FFF) + tie) & np.int32(-0x10000)
     else:
         sharing = x.shape[1] if rounding == NVFP4_PER_ROW else x.size
-        nvfp4_kernel(bits, rounded, sharing, 0, np.float32(0.0), np.float32(0.0), 16)
+        quantize_bits(bits, rounded, sharing, 0, np.float32(0.0), np.float32(0.0), 16)

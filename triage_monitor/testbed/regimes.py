@@ -1,11 +1,12 @@
-"""Learning regimes: how hard one rollout is used. Each reproduces a known way to fail, or not to.
+"""Learning regimes: how hard one rollout is used, and at which rate.
 
-| regime | task | optimiser steps a rollout | learning rate | what unguarded NVFP4 did here |
+| regime | task | optimiser steps a rollout | learning rate | |
 |---|---|---|---|---|
-| `M1` | awalk, 128 tokens | 1 | 2.4e-4 | on-policy; the paths drift apart, reward falls late |
+| `demo` | awalk, 128 tokens | 1 | 5e-4 | M1 at the rate at which unguarded NVFP4 fails early and surely |
+| `M1` | awalk, 128 tokens | 1 | 2.4e-4 | on-policy; the two paths drift apart slowly |
 | `M4` | awalk, 128 tokens | 4 | 6e-5 | the unclipped ratio of A < 0 tokens amplifies the drift |
-| `H` | runsum, 65 tokens | 4 | 5e-4 | collapses within tens of updates |
-| `D` | runsum, 65 tokens | 1 | ramp to 4e-3 over 400 updates | collapses at a critical learning rate |
+| `H` | runsum, 65 tokens | 4 | 5e-4 | rollouts used hard, little entropy |
+| `D` | runsum, 65 tokens | 1 | ramp to 4e-3 over 400 updates | looks for the critical learning rate |
 
 One *update* of a run is one rollout with all its optimiser steps. Segments (gate, repair) are chosen so that a
 response holds at least four.
@@ -38,6 +39,7 @@ class Regime:
 REGIMES = {
     regime.name: regime
     for regime in (
+        Regime("demo", "awalk", 128, minibatches=1, learning_rate=5e-4, segment=32, updates=220),
         Regime("M1", "awalk", 128, minibatches=1, learning_rate=2.4e-4, segment=32, updates=300),
         Regime("M4", "awalk", 128, minibatches=4, learning_rate=6e-5, segment=32, updates=200),
         Regime("H", "runsum", 65, minibatches=4, learning_rate=5e-4, segment=16, updates=125),

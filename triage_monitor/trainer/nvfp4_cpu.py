@@ -56,7 +56,7 @@ def fake_quantize(x: Floats, out: Floats, options: QuantOptions) -> None:
     static_scale = (
         F32(0.0) if options.static_amax is None else max(F32(options.static_amax) / DIVISOR, MIN_TENSOR_SCALE)
     )
-    _fake_quantize(
+    quantize_bits(
         x.reshape(-1).view(I32),
         out.reshape(-1).view(I32),
         x.shape[-1] if options.row_scaled_activation else x.size,
@@ -68,7 +68,7 @@ def fake_quantize(x: Floats, out: Floats, options: QuantOptions) -> None:
 
 
 @compiled()
-def _fake_quantize(
+def quantize_bits(
     bits: Bits, out: Bits, span: int, tile_stride: int, static_scale: np.float32, floor: np.float32, width: int
 ) -> None:
     """bits, out [R * n]; each `span` elements share a tensor scale; tile_stride is n / 16, or 0 for no tiles.
