@@ -25,7 +25,6 @@ from typing import IO, Annotated, Any
 import typer
 
 UPDATES = 220
-LEARNING_RATE = 4e-4
 POLL_SECONDS = 1.0
 START_SECONDS = 300.0
 SEGMENT = 32
@@ -58,7 +57,7 @@ class Plan:
     updates: int = UPDATES
     seed: int = 0
     warmup_seed: int = 0
-    learning_rate: float = LEARNING_RATE
+    learning_rate: float | None = None
     warmup_updates: int | None = None
 
 
@@ -89,7 +88,9 @@ def register(app: typer.Typer) -> None:
         seed: Annotated[int, typer.Option(min=0, help="Seed of prompts and sampling, shared by the runs.")] = 0,
         warmup_seed: Annotated[int, typer.Option(min=0, help="Seed of the warm-up weights.")] = 0,
         directory: Annotated[Path | None, typer.Option(help="Where everything is kept [runs/demo-<time>].")] = None,
-        learning_rate: Annotated[float, typer.Option(help="The lower, the later unguarded runs fail.")] = LEARNING_RATE,
+        learning_rate: Annotated[
+            float | None, typer.Option(help="Of every run [4e-4]; the lower, the later they fail.")
+        ] = None,
         warmup_updates: Annotated[int | None, typer.Option(min=1, help="Shorter warm-up, for a quick look.")] = None,
         port: Annotated[int, typer.Option(min=0, max=65535, help="The sidecar's port, 0 for a free one.")] = 0,
         as_json: Annotated[bool, typer.Option("--json", help="Print the final report as JSON.")] = False,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 FLUSH_SECONDS = 30.0
+REGIME = "demo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ def main() -> None:
 
     config = TrainConfig(
         arm=job.arm,
+        regime=REGIME,
         updates=job.updates,
         rl_seed=job.rl_seed,
         warmup_seed=job.warmup_seed,
