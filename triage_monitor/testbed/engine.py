@@ -24,6 +24,14 @@ EXACT, BFLOAT16, NVFP4_PER_TENSOR, NVFP4_PER_ROW = 0, 1, 2, 3
 NORM_EPS = np.float32(1e-6)
 
 
+class Rounding(NamedTuple):
+    """`kind` is one of the four above. `block` is 16; the compiler must not know it, or it unrolls the inner loops of
+    the quantiser instead of vectorising them."""
+
+    kind: int
+    block: int = 16
+
+
 class EngineWeights(NamedTuple):
     embedding: Floats  # [V, D]
     position: Floats  # [T, D]
@@ -44,7 +52,7 @@ class EngineCache(NamedTuple):
 
 @compiled(REORDER)
 def step(
-    weights: EngineWeights, cache: EngineCache, tokens: Tokens, position: int, rounding: int, logits: Floats
+    weights: EngineWeights, cache: EngineCache, tokens: Tokens, position: int, rounding: Rounding, logits: Floats
 ) -> None:
     """Feeds tokens [B] at `position`; their keys and values enter the cache, logits [B, V] are written."""
     batch, width = tokens.size, weights.embedding.shape[1]
@@ -161,14 +169,14 @@ def _squared_relu(x: Floats) -> None:
 
 
 @compiled()
-def _round(x: Floats, rounding: int, out: Floats) -> None:
+def _round(x: Floats, rounding: Rounding, out: Floats) -> None:
     bits, rounded = x.reshape(-1).view(np.int32), out.reshape(-1).view(np.int32)
-    if rounding == EXACT:
+    if rounding.kind == EXACT:
         out[:] = x
-    elif rounding == BFLOAT16:
+    elif rounding.kind == BFLOAT16:
         for i in range(bits.size):
             tie = (bits[i] >> np.int32(16)) & np.int32(1)
             rounded[i] = (bits[i] + np.int32(0x7FFF) + tie) & np.int32(-0x10000)
     else:
-        sharing = x.shape[1] if rounding == NVFP4_PER_ROW else x.size
-        quantize_bits(bits, rounded, sharing, 0, np.float32(0.0), np.float32(0.0), 16)
+        sharing = x.shape[1] if rounding.kind == NVFP4_PER_ROW else x.size
+        quantize_bits(bits, rounded, sharing, 0, np.float32(0.0), np.float32(0.0), rounding.block)

@@ -109,15 +109,15 @@ def _allocate(shape: Shape, rows: int) -> engine.EngineCache:
     return engine.EngineCache(np.zeros(size, np.float32), np.zeros(size, np.float32))
 
 
-def _rounding(precision: Precision) -> int:
+def _rounding(precision: Precision) -> engine.Rounding:
     options = precision.activation
     if precision.bfloat16:
-        return engine.BFLOAT16
+        return engine.Rounding(engine.BFLOAT16)
     if options is None:
-        return engine.EXACT
+        return engine.Rounding(engine.EXACT)
     if options != QuantOptions(row_scaled_activation=options.row_scaled_activation):
         raise ConfigError(f"the decode loop rounds activations per tensor or per row only, not by {options}")
-    return engine.NVFP4_PER_ROW if options.row_scaled_activation else engine.NVFP4_PER_TENSOR
+    return engine.Rounding(engine.NVFP4_PER_ROW if options.row_scaled_activation else engine.NVFP4_PER_TENSOR)
 
 
 def _until_end(responses: Tensor, end_token: int | None) -> Tensor:
