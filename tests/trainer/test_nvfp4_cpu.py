@@ -70,9 +70,9 @@ def test_the_kernels_e4m3_agrees_at_every_code_and_on_both_sides_of_every_tie() 
     near = np.concatenate([near, np.nextafter(near, np.float32(0)), np.nextafter(near, np.float32(1e9))])
     dense = np.concatenate([np.linspace(0, 448, 100_001), np.linspace(0, 0.02, 100_001), [449, 465, 500, 1e30, np.inf]])
     x = np.concatenate([near, dense]).astype(np.float32)
-    rounded = np.array([nvfp4_cpu._round_e4m3(value, np.float32(0)) for value in x])
+    rounded = np.array([nvfp4_cpu.round_e4m3(value, np.float32(0)) for value in x])
     np.testing.assert_array_equal(rounded, to_e4m3(x))
-    floored = np.array([nvfp4_cpu._round_e4m3(value, np.float32(2.0**-6)) for value in near])
+    floored = np.array([nvfp4_cpu.round_e4m3(value, np.float32(2.0**-6)) for value in near])
     np.testing.assert_array_equal(floored, to_e4m3(np.maximum(near, np.float32(2.0**-6))))
 
 

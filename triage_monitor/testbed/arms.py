@@ -3,6 +3,7 @@
 | precision | sampler | learner | |
 |---|---|---|---|
 | `nvfp4` | row-scaled activations, 1x16 weights | per-tensor activations, 16x16 weights | the mismatch under study |
+| `nvfp4-kv8`, `nvfp4-kv4` | the same, keys and values cached in FP8 or NVFP4 | as above | the cache on top of it |
 | `nvfp4-matched` | row-scaled, 1x16 | row-scaled, 1x16 | the same 4-bit noise, gap about 0: the fair ceiling |
 | `bf16` | bfloat16 operands | bfloat16 operands | unquantised; float32 master weights and accumulation |
 | `float32` | float32 | float32 | no rounding at all |
@@ -18,7 +19,15 @@ from dataclasses import dataclass
 
 from triage_monitor.errors import ConfigError
 from triage_monitor.parameters import TriageParams
-from triage_monitor.testbed.precision import BFLOAT16, FLOAT32, NVFP4_LEARNER, NVFP4_SAMPLER, Precision
+from triage_monitor.testbed.precision import (
+    BFLOAT16,
+    FLOAT32,
+    NVFP4_LEARNER,
+    NVFP4_SAMPLER,
+    NVFP4_SAMPLER_FP8_CACHE,
+    NVFP4_SAMPLER_NVFP4_CACHE,
+    Precision,
+)
 from triage_monitor.trainer.baselines import OBJECTIVES, objective
 from triage_monitor.trainer.loss import TriageLoss
 
@@ -26,6 +35,8 @@ NAMED = ("bf16", "nvfp4", "nvfp4+tis", "nvfp4+triage", "nvfp4+gate+tis", "nvfp4-
 
 _PATHS: dict[str, tuple[Precision, Precision]] = {
     "nvfp4": (NVFP4_SAMPLER, NVFP4_LEARNER),
+    "nvfp4-kv8": (NVFP4_SAMPLER_FP8_CACHE, NVFP4_LEARNER),
+    "nvfp4-kv4": (NVFP4_SAMPLER_NVFP4_CACHE, NVFP4_LEARNER),
     "nvfp4-matched": (NVFP4_SAMPLER, NVFP4_SAMPLER),
     "bf16": (BFLOAT16, BFLOAT16),
     "float32": (FLOAT32, FLOAT32),

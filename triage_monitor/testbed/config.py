@@ -17,7 +17,9 @@ _OVERRIDES = ("updates", "response_tokens", "learning_rate", "segment")
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
     """None means: as the regime, or the task's own warm-up recipe, has it. Runs that share regime, overrides and
-    seeds see the same start weights, prompts and sampling noise whatever their arm. Raises ConfigError."""
+    seeds see the same start weights, prompts and sampling noise whatever their arm. `stale_updates` is how many updates
+    old the sampler's weights are, as in asynchronous training (0: synchronised before every rollout). Raises
+    ConfigError."""
 
     arm: str = "nvfp4"
     regime: str = "M1"
@@ -27,6 +29,7 @@ class TrainConfig:
     response_tokens: int | None = None
     learning_rate: float | None = None
     segment: int | None = None
+    stale_updates: int = 0
     prompts: int = 8
     group_size: int = 8
     max_grad_norm: float = 1.0
@@ -37,6 +40,8 @@ class TrainConfig:
         chosen = self.resolved_regime()
         if chosen.updates < 1 or not chosen.learning_rate > 0 or not self.max_grad_norm > 0:
             raise ConfigError("a run needs updates, learning_rate and max_grad_norm above 0")
+        if self.stale_updates < 0:
+            raise ConfigError("stale_updates must not be negative")
         if self.group_size < 2 or self.prompts < 2 or self.prompts % 2:
             raise ConfigError("a rollout needs an even number of prompts and groups of at least 2")
         responses = self.prompts * self.group_size

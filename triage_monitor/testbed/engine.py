@@ -14,21 +14,22 @@ import numpy as np
 import numpy.typing as npt
 
 from triage_monitor.summary.jit import REORDER, compiled
-from triage_monitor.trainer.nvfp4_cpu import quantize_bits
+from triage_monitor.trainer.nvfp4_cpu import quantize_bits, round_e4m3
 
 Floats = npt.NDArray[np.float32]
 Tokens = npt.NDArray[np.int64]
 
-# How activations are rounded before each block linear.
-EXACT, BFLOAT16, NVFP4_PER_TENSOR, NVFP4_PER_ROW = 0, 1, 2, 3
+# How activations are rounded before each block linear, and keys and values before they enter the cache.
+EXACT, BFLOAT16, NVFP4_PER_TENSOR, NVFP4_PER_ROW, FP8 = 0, 1, 2, 3, 4
 NORM_EPS = np.float32(1e-6)
 
 
 class Rounding(NamedTuple):
-    """`kind` is one of the four above. `block` is 16; the compiler must not know it, or it unrolls the inner loops of
-    the quantiser instead of vectorising them."""
+    """`kind` and `cache` are of the kinds above (activations: not FP8). `block` is 16; the compiler must not know it, or
+    it unrolls the inner loops of the quantiser instead of vectorising them."""
 
     kind: int
+    cache: int = EXACT
     block: int = 16
 
 
@@ -58,7 +59,7 @@ def step(
     batch, width = tokens.size, weights.embedding.shape[1]
     x = np.empty((batch, width), np.float32)
     normed, rounded, mixed = np.empty_like(x), np.empty_like(x), np.empty_like(x)
-    qkv = np.empty((batch, 3 * width), np.float32)
+    qkv, cached = np.empty((batch, 3 * width), np.float32), np.empty((batch, 2 * width), np.float32)
     hidden = np.empty((batch, weights.up.shape[2]), np.float32)
     rounded_hidden = np.empty_like(hidden)
     for row in range(batch):
@@ -69,6 +70,8 @@ def step(
         _round(normed, rounding, rounded)
         qkv[:] = 0
         _add_product(rounded, weights.qkv[layer], qkv)
+        if rounding.cache != EXACT:
+            _round_cached(qkv, rounding, cached)
         _attend(qkv, cache.keys[layer], cache.values[layer], position, mixed)
         _round(mixed, rounding, rounded)
         _add_product(rounded, weights.out[layer], x)
@@ -166,6 +169,22 @@ def _squared_relu(x: Floats) -> None:
         for i in range(line.size):
             positive = max(line[i], np.float32(0.0))
             line[i] = positive * positive
+
+
+@compiled()
+def _round_cached(qkv: Floats, rounding: Rounding, cached: Floats) -> None:
+    """The newest tokens' keys and values, in place: FP8 (E4M3, scale 1) or NVFP4 with one scale a token."""
+    width = cached.shape[1] // 2
+    cached[:] = qkv[:, width:]
+    bits = cached.reshape(-1).view(np.int32)
+    if rounding.cache == FP8:
+        for row in range(cached.shape[0]):
+            for i in range(cached.shape[1]):
+                value = cached[row, i]
+                qkv[row, width + i] = np.copysign(round_e4m3(abs(value), np.float32(0.0)), value)
+        return
+    quantize_bits(bits, bits, cached.shape[1], 0, np.float32(0.0), np.float32(0.0), rounding.block)
+    qkv[:, width:] = cached
 
 
 @compiled()

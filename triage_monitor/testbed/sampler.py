@@ -21,6 +21,8 @@ from triage_monitor.testbed.model import Shape, Weights
 from triage_monitor.testbed.precision import Precision
 from triage_monitor.trainer.nvfp4 import QuantOptions
 
+_CACHES = {"exact": engine.EXACT, "fp8": engine.FP8, "nvfp4": engine.NVFP4_PER_ROW}
+
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
@@ -111,13 +113,15 @@ def _allocate(shape: Shape, rows: int) -> engine.EngineCache:
 
 def _rounding(precision: Precision) -> engine.Rounding:
     options = precision.activation
+    cache = _CACHES[precision.cache]
     if precision.bfloat16:
-        return engine.Rounding(engine.BFLOAT16)
+        return engine.Rounding(engine.BFLOAT16, cache)
     if options is None:
-        return engine.Rounding(engine.EXACT)
+        return engine.Rounding(engine.EXACT, cache)
     if options != QuantOptions(row_scaled_activation=options.row_scaled_activation):
         raise ConfigError(f"the decode loop rounds activations per tensor or per row only, not by {options}")
-    return engine.Rounding(engine.NVFP4_PER_ROW if options.row_scaled_activation else engine.NVFP4_PER_TENSOR)
+    kind = engine.NVFP4_PER_ROW if options.row_scaled_activation else engine.NVFP4_PER_TENSOR
+    return engine.Rounding(kind, cache)
 
 
 def _until_end(responses: Tensor, end_token: int | None) -> Tensor:

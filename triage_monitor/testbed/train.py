@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,7 +36,7 @@ from triage_monitor.testbed.update import UpdateResult, update_rows
 from triage_monitor.testbed.warmup import RECIPES, Progress, cached_warm_up
 from triage_monitor.trainer.stats import read_stats
 
-CHECKPOINT_FORMAT = 1
+CHECKPOINT_FORMAT = 2
 
 
 class Trainer:
@@ -69,6 +70,7 @@ class Trainer:
         self.generator = torch.Generator().manual_seed(7_000 + config.rl_seed)
         self.sampler = Sampler(self.shape, config.prompts, config.group_size)
         self.step = 0
+        self._published = deque([_snapshot(self.weights)], maxlen=config.stale_updates + 1)
 
     def update(self, params: TriageParams | None = None) -> UpdateResult:
         """Does update `step` under `params`, or under the arm's own set when None."""
@@ -77,7 +79,7 @@ class Trainer:
         sampler, learner = self.arm.paths(self.loss.params)
         prompts = self.task.prompts(self.config.prompts, self.generator)
         rollout = self.sampler.sample(
-            self.weights, sampler, prompts, self.task.response_tokens, self.task.end_token, self.generator
+            self._published[0], sampler, prompts, self.task.response_tokens, self.task.end_token, self.generator
         )
         rollout_seconds = time.perf_counter() - started
         rewards = self.task.rewards(rollout.prompts, rollout.responses, rollout.mask)
@@ -98,9 +100,18 @@ class Trainer:
             wall_seconds=time.perf_counter() - started,
             rollout_seconds=rollout_seconds,
             stats=read_stats(done.stats),
-            rows=update_rows(self.step, rollout, done.old_logprobs, advantages, rewards, self.config.group_size),
+            rows=update_rows(
+                self.step,
+                rollout,
+                done.old_logprobs,
+                advantages,
+                rewards,
+                self.config.group_size,
+                sampled_by=max(0, self.step - self.config.stale_updates),
+            ),
         )
         self.step += 1
+        self._published.append(_snapshot(self.weights))
         return result
 
     def save(self, path: Path) -> None:
@@ -112,6 +123,7 @@ class Trainer:
             "weights": {name: weight.detach() for name, weight in self.weights.items()},
             "optimizer": self.optimizer.state_dict(),
             "generator": self.generator.get_state(),
+            "published": list(self._published),
         }
         beside = path.with_name(f".{path.name}.tmp")
         torch.save(state, beside)
@@ -134,6 +146,7 @@ class Trainer:
         trainer = cls(config, state["weights"])
         trainer.optimizer.load_state_dict(state["optimizer"])
         trainer.generator.set_state(state["generator"])
+        trainer._published.extend(state["published"])
         trainer.step = state["step"]
         return trainer
 
@@ -174,6 +187,10 @@ class Trainer:
     def _logprobs(self, rollout: Rollout, learner: Precision, chosen: Tensor) -> tuple[Tensor, Tensor]:
         prompts, responses = rollout.prompts[chosen], rollout.responses[chosen]
         return response_logprobs(self.weights, self.shape, learner, prompts, responses)
+
+
+def _snapshot(weights: Weights) -> Weights:
+    return {name: weight.detach().clone() for name, weight in weights.items()}
 
 
 @dataclass(slots=True)

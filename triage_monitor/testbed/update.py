@@ -50,9 +50,16 @@ class UpdateResult:
 
 
 def update_rows(
-    step: int, rollout: Rollout, learner_logprobs: Tensor, advantages: Tensor, rewards: Tensor, group_size: int
+    step: int,
+    rollout: Rollout,
+    learner_logprobs: Tensor,
+    advantages: Tensor,
+    rewards: Tensor,
+    group_size: int,
+    sampled_by: int,
 ) -> UpdateRows:
-    """The rollout's responses end to end, each cut behind its last token. The policy's version is the step."""
+    """The rollout's responses end to end, each cut behind its last token. A policy's version is the number of updates
+    behind it; `sampled_by` is the sampler's."""
     count = len(advantages)
     mask = rollout.mask
     return rows_from_arrays(
@@ -61,7 +68,7 @@ def update_rows(
         offsets=np.concatenate([[0], mask.sum(1).cumsum(0).numpy()]),
         advantages=advantages.numpy(),
         groups=step * (count // group_size) + np.arange(count) // group_size,
-        policy_versions=np.full(count, step),
+        policy_versions=np.full(count, sampled_by),
         rewards=rewards.numpy(),
         response_ids=[f"{step}-{row}" for row in range(count)],
         settings={"temperature": 1.0, "learner": "old"},

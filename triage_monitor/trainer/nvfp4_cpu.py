@@ -133,13 +133,13 @@ def _block_scales(amax: Bits, scale: Floats, inverse: Floats, floor: np.float32)
     """inverse: (1 / S) / s_b, 0 for a zero block. scale: S on entry, S * s_b on return, NaN for a NaN block."""
     for b in range(amax.size):
         S = scale[b]
-        block_scale = _round_e4m3(F32(F32(_as_float(min(amax[b], INFINITY)) / E2M1_MAX) / S), floor)
+        block_scale = round_e4m3(F32(F32(_as_float(min(amax[b], INFINITY)) / E2M1_MAX) / S), floor)
         inverse[b] = F32(F32(F32(1.0) / S) / block_scale) if block_scale > F32(0.0) else F32(0.0)
         scale[b] = F32(S * block_scale) if amax[b] <= INFINITY else F32(np.nan)
 
 
 @compiled()
-def _round_e4m3(wanted: np.float32, floor: np.float32) -> np.float32:
+def round_e4m3(wanted: np.float32, floor: np.float32) -> np.float32:
     """Nearest E4M3 value, ties to even, within floor and 448."""
     wanted = min(max(wanted, floor), E4M3_MAX)
     binade = I32(_as_bits(max(wanted, F32(2.0**-6))) & INFINITY)

@@ -1,0 +1,43 @@
+"""How a run ended, told from its reward and loss alone: nothing that a monitor computes takes part.
+
+A run has *collapsed* when the reward of `sustained` updates in a row lies below `ratio` times the best trailing mean of
+`best_over` updates so far, or at its first update without a finite gradient. The collapse is dated to the first of
+those updates, so that a lead counted to it is a lead before the fall, not before its confirmation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CollapseRule:
+    """The defaults are the definition used for every headline figure; other ratios test how much hangs on it."""
+
+    ratio: float = 0.5
+    sustained: int = 20
+    best_over: int = 10
+
+
+def collapse_step(
+    rewards: Sequence[float], rule: CollapseRule = CollapseRule(), finite: Sequence[bool] | None = None
+) -> int | None:
+    """Index into `rewards` (one a update) at which the collapse begins, None for a run that survived.
+
+    `finite` says of each update whether its gradient was finite.
+    """
+    best, low_since = 0.0, None
+    for step, reward in enumerate(rewards):
+        if finite is not None and not finite[step]:
+            return step
+        recent = rewards[max(0, step + 1 - rule.best_over) : step + 1]
+        if len(recent) == rule.best_over:
+            best = max(best, sum(recent) / len(recent))
+        if reward >= rule.ratio * best:
+            low_since = None
+        elif low_since is None:
+            low_since = step
+        if low_since is not None and step - low_since + 1 >= rule.sustained:
+            return low_since
+    return None
