@@ -22,7 +22,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from triage_monitor.testbed.config import TrainConfig
-from triage_monitor.testbed.outcome import CollapseRule, collapse_step
+from triage_monitor.testbed.outcome import HALF_OF_BEST, collapse_step
 from triage_monitor.testbed.record import RunRecorder
 from triage_monitor.testbed.train import Trainer
 from triage_monitor.testbed.update import UpdateResult
@@ -52,9 +52,7 @@ class CorpusRun:
 
 def _group(group: str, seeds: Sequence[int], arm: str, regime: str, **overrides: float) -> list[CorpusRun]:
     base = TrainConfig(arm=arm, regime=regime, **overrides)  # type: ignore[arg-type]  # counts stay int in the table
-    return [
-        CorpusRun(group, seed, replace(base, rl_seed=seed, warmup_seed=seed % WARMUP_SEEDS)) for seed in seeds
-    ]
+    return [CorpusRun(group, seed, replace(base, rl_seed=seed, warmup_seed=seed % WARMUP_SEEDS)) for seed in seeds]
 
 
 FOUR, EIGHT, TWO = range(4), range(8), (0, 2)
@@ -106,7 +104,7 @@ def make_run(run: CorpusRun, directory: Path) -> dict[str, float | int | str | N
     end = {
         "run": run.name,
         "updates": len(rewards),
-        "collapse": collapse_step(rewards, CollapseRule(), finite),
+        "collapse": collapse_step(rewards, HALF_OF_BEST, finite),
         "last_reward": sum(rewards[-10:]) / len(rewards[-10:]),
         "seconds": time.perf_counter() - started,
     }
@@ -114,7 +112,9 @@ def make_run(run: CorpusRun, directory: Path) -> dict[str, float | int | str | N
     return end
 
 
-def make_corpus(directory: Path, runs: Sequence[CorpusRun], workers: int) -> Iterator[dict[str, float | int | str | None]]:
+def make_corpus(
+    directory: Path, runs: Sequence[CorpusRun], workers: int
+) -> Iterator[dict[str, float | int | str | None]]:
     """Makes what is missing of `runs`, `workers` at a time; yields each run's end as it comes."""
     missing = [run for run in runs if not is_made(run, directory)]
     context = multiprocessing.get_context("spawn")
@@ -125,8 +125,8 @@ def make_corpus(directory: Path, runs: Sequence[CorpusRun], workers: int) -> Ite
 
 
 def _over(rewards: Sequence[float], finite: Sequence[bool]) -> bool:
-    collapsed = collapse_step(rewards, CollapseRule(), finite)
-    return collapsed is not None and len(rewards) >= collapsed + CollapseRule().sustained + AFTER_COLLAPSE
+    collapsed = collapse_step(rewards, HALF_OF_BEST, finite)
+    return collapsed is not None and len(rewards) >= collapsed + HALF_OF_BEST.sustained + AFTER_COLLAPSE
 
 
 def _is_finite(result: UpdateResult) -> bool:

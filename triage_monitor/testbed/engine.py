@@ -25,7 +25,7 @@ NORM_EPS = np.float32(1e-6)
 
 
 class Rounding(NamedTuple):
-    """`kind` and `cache` are of the kinds above (activations: not FP8). `block` is 16; the compiler must not know it, or
+    """`kind` and `cache` are kinds as above (activations: not FP8). `block` is 16; the compiler must not know it, or
     it unrolls the inner loops of the quantiser instead of vectorising them."""
 
     kind: int

@@ -20,8 +20,11 @@ class CollapseRule:
     best_over: int = 10
 
 
+HALF_OF_BEST = CollapseRule()
+
+
 def collapse_step(
-    rewards: Sequence[float], rule: CollapseRule = CollapseRule(), finite: Sequence[bool] | None = None
+    rewards: Sequence[float], rule: CollapseRule = HALF_OF_BEST, finite: Sequence[bool] | None = None
 ) -> int | None:
     """Index into `rewards` (one a update) at which the collapse begins, None for a run that survived.
 
