@@ -32,6 +32,8 @@ DEVELOPMENT_WARMUPS = (0, 1)
 AFTER_COLLAPSE = 10
 DONE = "done.json"
 
+RunEnd = dict[str, float | int | str | None]
+
 
 @dataclass(frozen=True, slots=True)
 class CorpusRun:
@@ -87,21 +89,22 @@ def is_made(run: CorpusRun, directory: Path) -> bool:
     return (directory / run.name / DONE).exists()
 
 
-def make_run(run: CorpusRun, directory: Path) -> dict[str, float | int | str | None]:
+def make_run(run: CorpusRun, directory: Path) -> RunEnd:
     """Trains one run and keeps it whole; returns what `done.json` says."""
     home = directory / run.name
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
     started = time.perf_counter()
     trainer = Trainer(run.config)
-    rewards, finite = [], []
+    rewards: list[float] = []
+    finite: list[bool] = []
     with RunRecorder(home, run.config, run=run.name) as record:
         while trainer.step < trainer.regime.updates and not _over(rewards, finite):
             result = trainer.update()
             rewards.append(result.reward_mean)
             finite.append(_is_finite(result))
             record(result)
-    end = {
+    end: RunEnd = {
         "run": run.name,
         "updates": len(rewards),
         "collapse": collapse_step(rewards, HALF_OF_BEST, finite),
@@ -112,9 +115,7 @@ def make_run(run: CorpusRun, directory: Path) -> dict[str, float | int | str | N
     return end
 
 
-def make_corpus(
-    directory: Path, runs: Sequence[CorpusRun], workers: int
-) -> Iterator[dict[str, float | int | str | None]]:
+def make_corpus(directory: Path, runs: Sequence[CorpusRun], workers: int) -> Iterator[RunEnd]:
     """Makes what is missing of `runs`, `workers` at a time; yields each run's end as it comes."""
     missing = [run for run in runs if not is_made(run, directory)]
     context = multiprocessing.get_context("spawn")
