@@ -15,7 +15,7 @@ import numpy as np
 
 from triage_monitor.judge import concentration, direction, magnitude
 from triage_monitor.judge.table import Indicator, Undefined, undefined
-from triage_monitor.summary.sketch import quantile
+from triage_monitor.summary import sketch
 from triage_monitor.summary.step import REGIONS, StepSummary
 
 INDICATORS: tuple[Indicator, ...] = (
@@ -99,7 +99,8 @@ def quantiles(summary: StepSummary) -> dict[str, dict[str, float | None]]:
         counts = np.sum([summary.histograms["gap"][_PLANE_INDEX[plane]] for plane in planes], axis=0)
         low = min(summary.minimum(plane) for plane in planes)
         high = max(summary.maximum(plane) for plane in planes)
-        result[side] = {str(q): quantile(counts, q, low, high) for q in QUANTILES}
+        values = sketch.quantiles(counts, QUANTILES, low, high)
+        result[side] = {str(q): value for q, value in zip(QUANTILES, values, strict=True)}
     return result
 
 

@@ -11,6 +11,7 @@ on either side also takes what lies beyond 2**10 = 1024; exact extremes are kept
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,13 +68,20 @@ def quantile(counts: NDArray[np.int64], q: float, low: float, high: float) -> fl
 
     None when the sketch is empty.
     """
+    return quantiles(counts, (q,), low, high)[0]
+
+
+def quantiles(counts: NDArray[np.int64], ranks: Sequence[float], low: float, high: float) -> list[float | None]:
+    """`quantile` at several q from one pass over the bins."""
     cumulative = np.cumsum(counts)
     total = int(cumulative[-1])
-    if total == 0:
-        return None
+    return [None if total == 0 else _order_statistic(cumulative, total, q, low, high) for q in ranks]
+
+
+def _order_statistic(cumulative: NDArray[np.int64], total: int, q: float, low: float, high: float) -> float:
     rank = min(max(math.ceil(q * total - 1e-9 * max(1.0, q * total)), 1), total)
     if rank == 1:
         return low
     if rank == total:
         return high
-    return float(np.clip(VALUES[int(np.searchsorted(cumulative, rank))], low, high))
+    return float(min(max(VALUES[int(np.searchsorted(cumulative, rank))], low), high))
