@@ -2,7 +2,8 @@
 
 Every run is a plain testbed run under one of the arms, kept as a recording (`record.RunRecorder`) and determined bit
 for bit by its configuration. Runs that collapse are stopped `AFTER_COLLAPSE` updates after the collapse is certain:
-what follows says nothing about warning. The split is by seed: a seed chooses the start weights too (`seed % 4`), so
+what follows says nothing about warning. A run that is falling when its updates are over goes on until its fate is
+known, at most `EXTENSION` updates. The split is by seed: a seed chooses the start weights too (`seed % 4`), so
 held-out runs start from models that no development run started from.
 
 Making is resumable: a run is there when its `done.json` is; a half-made one is made again.
@@ -22,7 +23,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from triage_monitor.testbed.config import TrainConfig
-from triage_monitor.testbed.outcome import HALF_OF_BEST, collapse_step
+from triage_monitor.testbed.outcome import HALF_OF_BEST, best_mean, collapse_step, trailing_mean
 from triage_monitor.testbed.record import RunRecorder
 from triage_monitor.testbed.train import Trainer
 from triage_monitor.testbed.update import UpdateResult
@@ -30,6 +31,8 @@ from triage_monitor.testbed.update import UpdateResult
 WARMUP_SEEDS = 4
 DEVELOPMENT_WARMUPS = (0, 1)
 AFTER_COLLAPSE = 10
+EXTENSION = 100
+FALLING = 0.85  # of the best trailing mean
 DONE = "done.json"
 
 RunEnd = dict[str, float | int | str | None]
@@ -70,7 +73,7 @@ GROUPS: tuple[list[CorpusRun], ...] = (
     _group("reuse-kv4", FOUR, "nvfp4-kv4", "M4", updates=240),
     _group("calm", FOUR, "nvfp4", "M1", updates=220, learning_rate=1.2e-4),
     _group("ramp-slow", FOUR, "nvfp4", "D", updates=250, learning_rate=7e-4),
-    _group("stale", FOUR, "nvfp4", "M1", updates=220, stale_updates=4),
+    _group("stale", FOUR, "nvfp4", "M1", updates=240, learning_rate=1.2e-4, stale_updates=4),
     _group("drift", FOUR, "nvfp4", "M1", updates=320),
     _group("hard", FOUR, "nvfp4", "H", updates=160, learning_rate=1.5e-4),
     _group("long", TWO, "nvfp4", "M4", updates=220, response_tokens=256, segment=64),
@@ -99,7 +102,7 @@ def make_run(run: CorpusRun, directory: Path) -> RunEnd:
     rewards: list[float] = []
     finite: list[bool] = []
     with RunRecorder(home, run.config, run=run.name) as record:
-        while trainer.step < trainer.regime.updates and not _over(rewards, finite):
+        while not _over(rewards, finite, trainer.regime.updates):
             result = trainer.update()
             rewards.append(result.reward_mean)
             finite.append(_is_finite(result))
@@ -107,7 +110,7 @@ def make_run(run: CorpusRun, directory: Path) -> RunEnd:
     end: RunEnd = {
         "run": run.name,
         "updates": len(rewards),
-        "collapse": collapse_step(rewards, HALF_OF_BEST, finite),
+        "collapse": collapse_step(rewards, finite=finite),
         "last_reward": sum(rewards[-10:]) / len(rewards[-10:]),
         "seconds": time.perf_counter() - started,
     }
@@ -125,9 +128,14 @@ def make_corpus(directory: Path, runs: Sequence[CorpusRun], workers: int) -> Ite
             yield future.result()
 
 
-def _over(rewards: Sequence[float], finite: Sequence[bool]) -> bool:
-    collapsed = collapse_step(rewards, HALF_OF_BEST, finite)
-    return collapsed is not None and len(rewards) >= collapsed + HALF_OF_BEST.sustained + AFTER_COLLAPSE
+def _over(rewards: Sequence[float], finite: Sequence[bool], planned: int) -> bool:
+    done = len(rewards)
+    collapsed = collapse_step(rewards, finite=finite)
+    if collapsed is not None and done >= collapsed + HALF_OF_BEST.sustained + AFTER_COLLAPSE:
+        return True
+    if done < planned or done >= planned + EXTENSION:
+        return done >= planned
+    return collapsed is None and trailing_mean(rewards, done - 1) >= FALLING * best_mean(rewards)
 
 
 def _is_finite(result: UpdateResult) -> bool:

@@ -23,6 +23,17 @@ class CollapseRule:
 HALF_OF_BEST = CollapseRule()
 
 
+def trailing_mean(rewards: Sequence[float], step: int, over: int = HALF_OF_BEST.best_over) -> float:
+    """Mean of the newest `over` rewards up to `step`; of fewer at the start."""
+    recent = rewards[max(0, step + 1 - over) : step + 1]
+    return sum(recent) / len(recent)
+
+
+def best_mean(rewards: Sequence[float], over: int = HALF_OF_BEST.best_over) -> float:
+    """The best trailing mean of `over` updates; 0 before there are as many."""
+    return max((trailing_mean(rewards, step, over) for step in range(over - 1, len(rewards))), default=0.0)
+
+
 def collapse_step(
     rewards: Sequence[float], rule: CollapseRule = HALF_OF_BEST, finite: Sequence[bool] | None = None
 ) -> int | None:
@@ -34,9 +45,8 @@ def collapse_step(
     for step, reward in enumerate(rewards):
         if finite is not None and not finite[step]:
             return step
-        recent = rewards[max(0, step + 1 - rule.best_over) : step + 1]
-        if len(recent) == rule.best_over:
-            best = max(best, sum(recent) / len(recent))
+        if step + 1 >= rule.best_over:
+            best = max(best, trailing_mean(rewards, step, rule.best_over))
         if reward >= rule.ratio * best:
             low_since = None
         elif low_since is None:
