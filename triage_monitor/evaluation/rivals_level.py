@@ -1,0 +1,129 @@
+"""The plainest alarm: on while a statistic of the run stands above a level, `sustained` updates in a row.
+
+A statistic is a series over the run in one of three forms, of a quantity that grows with trouble:
+
+    absolute   x
+    relative   x / median of x over the run's own first BASELINE updates, undefined where that is not positive
+    deviations (x - that median) / (1.4826 * MAD over the same updates)
+
+The baseline is complete before the first update that counts (`scoring.WARMUP`), and the last two forms are undefined
+until then. An undefined statistic raises nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from triage_monitor.errors import InputError
+from triage_monitor.evaluation.scoring import WARMUP, Floats
+from triage_monitor.evaluation.series import RunSeries
+from triage_monitor.summary.window import DEFAULT_WINDOW_UPDATES
+
+BASELINE = WARMUP
+LEAST_KNOWN = 10  # defined values that a baseline needs
+MAD_TO_SIGMA = 1.4826
+GRID = 40
+
+Scope = Literal["update", "window"]
+Form = Literal["absolute", "relative", "deviations"]
+Statistic = Callable[[RunSeries], Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    name: str
+    family: str
+    statistic: Statistic
+    grid: tuple[float, ...]
+    sustained: int = 1
+    fixed: float | None = None
+
+    def alarms(self, run: RunSeries, parameter: float) -> list[int]:
+        above = _computed(self.statistic, run) > parameter
+        return [int(step) for step in np.flatnonzero(in_a_row(above, self.sustained))]
+
+
+@lru_cache(maxsize=1)  # one run is asked under many parameters in turn
+def _computed(statistic: Statistic, run: RunSeries) -> Floats:
+    return statistic(run)
+
+
+def in_a_row(true: NDArray[np.bool_], count: int) -> NDArray[np.bool_]:
+    """Whether this and the `count` - 1 before are all true."""
+    if count == 1 or true.size < count:
+        return true & (count == 1)
+    return np.concatenate([np.zeros(count - 1, bool), sliding_window_view(true, count).all(axis=1)])
+
+
+@dataclass(frozen=True, slots=True)
+class Indicator:
+    """Reads an indicator and turns it so that it is positive and grows with trouble."""
+
+    name: str
+    turn: Callable[[Floats], Floats]
+
+    def read(self, run: RunSeries, scope: Scope) -> Floats:
+        values: Floats | None = getattr(run, scope).get(self.name)
+        if values is None:
+            raise InputError("missing_column", f"run {run.name} has no such series", column=f"{scope}.{self.name}")
+        return self.turn(values)
+
+
+@dataclass(frozen=True, slots=True)
+class InForm:
+    """An indicator's series in one of the forms."""
+
+    indicator: Indicator
+    scope: Scope
+    form: Form
+
+    def __call__(self, run: RunSeries) -> Floats:
+        first = DEFAULT_WINDOW_UPDATES - 1 if self.scope == "window" else 0
+        return in_form(self.indicator.read(run, self.scope), self.form, first)
+
+
+def in_form(values: Floats, form: Form, first: int = 0) -> Floats:
+    """`first` is the index at which the baseline begins."""
+    if form == "absolute":
+        return values
+    known = values[first:BASELINE]
+    known = known[np.isfinite(known)]
+    result = np.full(values.shape, np.nan)
+    if values.size <= BASELINE or known.size < LEAST_KNOWN:
+        return result
+    middle = float(np.median(known))
+    unit = middle if form == "relative" else MAD_TO_SIGMA * float(np.median(np.abs(known - middle)))
+    if unit > 0:
+        shift = 0.0 if form == "relative" else middle
+        result[BASELINE:] = (values[BASELINE:] - shift) / unit
+    return result
+
+
+def spaced(low: float, high: float, count: int = GRID) -> tuple[float, ...]:
+    return tuple(float(value) for value in np.geomspace(low, high, count))
+
+
+RELATIVE_GRID = spaced(1.03, 30.0)
+DEVIATION_GRID = spaced(1.0, 300.0)
+
+
+def forms(title: str, family: str, indicator: Indicator, low: float, high: float) -> tuple[Level, ...]:
+    """The indicator over the trailing window and over three updates in a row, each in every form."""
+    grids: dict[Form, tuple[float, ...]] = {
+        "absolute": spaced(low, high),
+        "relative": RELATIVE_GRID,
+        "deviations": DEVIATION_GRID,
+    }
+    scopes: tuple[tuple[Scope, int], ...] = (("window", 1), ("update", 3))
+    return tuple(
+        Level(f"{title} ({scope}, {form})", family, InForm(indicator, scope, form), grid, sustained)
+        for scope, sustained in scopes
+        for form, grid in grids.items()
+    )

@@ -1,0 +1,131 @@
+"""Asks every alarm about every run once, and chooses each one's parameter on the development runs.
+
+The choice: among the parameters whose false-alarm rate there is within the budget, the highest share of collapses
+detected, then the longest median lead (misses as 0), then the fewest false alarms; if none is within it, the fewest
+false alarms come first. Where several alarms compete for one row of the table (an indicator in several forms) the
+choice is over all of them together. Held-out runs take no part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triage_monitor.evaluation.scoring import NEVER, Alarm, Answer, Runs, Steps, episodes
+from triage_monitor.evaluation.series import RunSeries
+from triage_monitor.testbed.outcome import CollapseRule
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of the table: the alarms that compete for it; `tuned` False keeps the only candidate's fixed value."""
+
+    title: str
+    family: str
+    candidates: tuple[Alarm, ...]
+    tuned: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answers:
+    """All answers of one alarm: arrays [parameters, runs]."""
+
+    parameters: tuple[float, ...]
+    first: Steps
+    episodes: Steps
+
+    def at(self, place: int, chosen: NDArray[np.bool_]) -> Answer:
+        return Answer(self.first[place, chosen], self.episodes[place, chosen])
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What one parameter did on the development runs."""
+
+    detection: float
+    lead_with_misses: float
+    false_alarm_rate: float
+
+    def rank(self, budget: float) -> tuple[float, ...]:
+        """Larger is better."""
+        wanted = (self.detection, self.lead_with_misses, -self.false_alarm_rate)
+        return (1.0, *wanted) if self.within(budget) else (0.0, -self.false_alarm_rate, *wanted[:2])
+
+    def within(self, budget: float) -> bool:
+        return self.false_alarm_rate <= budget
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    entry: Entry
+    alarm: Alarm
+    place: int
+    parameter: float
+    trial: Trial
+
+
+def ask(entries: Sequence[Entry], runs: Sequence[RunSeries], progress: Progress) -> dict[str, Answers]:
+    """Alarm name -> its answers, over its grid and its fixed parameter."""
+    answers: dict[str, Answers] = {}
+    for number, entry in enumerate(entries, 1):
+        progress(f"{number}/{len(entries)} {entry.title}")
+        for alarm in entry.candidates:
+            if alarm.name not in answers:
+                answers[alarm.name] = _ask(alarm, runs)
+    return answers
+
+
+def _ask(alarm: Alarm, runs: Sequence[RunSeries]) -> Answers:
+    parameters = tuple(sorted({*alarm.grid, *(() if alarm.fixed is None else (alarm.fixed,))}))
+    first = np.full((len(parameters), len(runs)), NEVER, np.int64)
+    count = np.zeros_like(first)
+    for column, run in enumerate(runs):  # runs outside: what an alarm computes of a run serves all its parameters
+        for row, parameter in enumerate(parameters):
+            begun = episodes(alarm.alarms(run, parameter))
+            count[row, column] = len(begun)
+            if begun:
+                first[row, column] = begun[0]
+    return Answers(parameters, first, count)
+
+
+def ends(runs: Sequence[RunSeries], rule: CollapseRule) -> Runs:
+    collapses = [run.collapse(rule) for run in runs]
+    return Runs(
+        tuple(run.name for run in runs),
+        np.array([NEVER if step is None else step for step in collapses], np.int64),
+        np.array([len(run.steps) for run in runs], np.int64),
+    )
+
+
+def part(runs: Runs, chosen: NDArray[np.bool_]) -> Runs:
+    names = tuple(name for name, keep in zip(runs.names, chosen, strict=True) if keep)
+    return Runs(names, runs.collapse[chosen], runs.updates[chosen])
+
+
+def choose(
+    entry: Entry, answers: Mapping[str, Answers], development: Runs, chosen: NDArray[np.bool_], budget: float
+) -> Choice:
+    """`development` are the runs of `chosen`, a mask over the runs that `answers` are about."""
+    options = [
+        Choice(entry, alarm, place, parameter, trial(answers[alarm.name].at(place, chosen), development))
+        for alarm in entry.candidates
+        for place, parameter in enumerate(answers[alarm.name].parameters)
+        if entry.tuned or parameter == alarm.fixed
+    ]
+    return max(options, key=lambda option: option.trial.rank(budget))  # the first of equals
+
+
+def trial(answer: Answer, runs: Runs) -> Trial:
+    lead = answer.lead(runs)
+    exposure = int(runs.healthy_updates.sum())
+    false = int(answer.false_alarms(runs).sum())
+    return Trial(
+        detection=float(np.isfinite(lead).mean()) if lead.size else 0.0,
+        lead_with_misses=float(np.median(np.nan_to_num(lead))) if lead.size else 0.0,
+        false_alarm_rate=1000 * false / exposure if exposure else 0.0,
+    )
