@@ -30,7 +30,7 @@ Arrays = dict[str, Any]  # keyword arguments of `summarize` and of `rows_from_ar
 class SimulatedRun:
     """Fully determined by its fields. `jitter`: spread over updates of log rho and of the log depth of the tail.
 
-    Without `early_tail` the deep tail stays healthy until pre-terminal: only what the paper publishes moves before.
+    Without `early_tail` drift is healthy still, as far as the paper says, and at pre-terminal the deep tail is too.
     """
 
     model: str
@@ -75,7 +75,7 @@ class SimulatedRun:
         healthy, drift, pre_terminal, terminal = regimes_of(self.model)
         if not self.early_tail:
             still = {"far_share": healthy.far_share, "far_nats": healthy.far_nats, "visible_nats": healthy.visible_nats}
-            drift, pre_terminal = replace(drift, **still), replace(pre_terminal, **still)
+            drift, pre_terminal = healthy, replace(pre_terminal, **still)
         return [healthy, drift, pre_terminal, terminal]
 
     def _gap(self, place: int) -> int:
