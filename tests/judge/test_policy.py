@@ -1,5 +1,9 @@
+"""The policy acts on the detector's stage, not on levels of its own: one alarm, one answer."""
+
 import json
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from judge_series import window
@@ -7,7 +11,6 @@ from judge_series import window
 from triage_monitor.errors import ConfigError
 from triage_monitor.judge.observation import Observation
 from triage_monitor.judge.policy import (
-    LEVELS,
     Mode,
     ParameterChange,
     PolicySettings,
@@ -18,37 +21,33 @@ from triage_monitor.judge.policy import (
     release,
     start,
 )
+from triage_monitor.judge.remedies import REMEDIES, Remedy
 from triage_monitor.judge.stages import Stage
 from triage_monitor.parameters import TriageParams, changed
 
-BASELINE = {"q0.001_all": -2.0, "mismatch_energy": 0.02, "rho_pressure": 1.8, "masked_response_fraction": 0.95}
+BASELINE = {"q0.001_all": -2.0, "mismatch_energy": 0.02}
 ADAPTIVE = PolicySettings(mode=Mode.ADAPTIVE, calm_updates=50)
-DRIFTING = {"q0_001_all": -3.4}
-WORSE = {"q0_001_all": -4.5, "mismatch_energy": 0.08}
-WORST = {**WORSE, "rho_pressure": 4.0}
+HEALTHY, DRIFT, PRE_TERMINAL, TERMINAL = Stage.HEALTHY, Stage.DRIFT, Stage.PRE_TERMINAL, Stage.TERMINAL
 GENTLE = {"gate.enabled": (False, True), "repair.enabled": (False, True)}
 
+Item = tuple[Observation, Stage]
 Change = tuple[int, ParameterChange]
 
 
-def calm(count: int, first: int = 0) -> list[Observation]:
-    return [window(first + k) for k in range(count)]
+def calm(count: int, first: int = 0, stage: Stage = HEALTHY) -> list[Item]:
+    return then(count, first, stage)
 
 
-def then(count: int, first: int, **changes: float | None) -> list[Observation]:
-    return [window(first + k, **changes) for k in range(count)]
+def then(count: int, first: int, stage: Stage, **changes: float | None) -> list[Item]:
+    return [(window(first + k, **changes), stage) for k in range(count)]
 
 
 def run(
-    settings: PolicySettings,
-    seen: list[Observation],
-    state: PolicyState | None = None,
-    stage: Stage = Stage.HEALTHY,
-    material: bool = True,
+    settings: PolicySettings, seen: Iterable[Item], state: PolicyState | None = None
 ) -> tuple[PolicyState, list[Change]]:
     state, found = state or begin(settings), []
-    for item in seen:
-        state, change = decide(settings, state, item, stage=stage, baseline=BASELINE, material=material)
+    for item, stage in seen:
+        state, change = decide(settings, state, item, stage=stage, baseline=BASELINE)
         if change:
             found.append((item.step, change))
     return state, found
@@ -58,13 +57,21 @@ def steps(found: list[Change]) -> list[tuple[int, str]]:
     return [(step, change.kind) for step, change in found]
 
 
+def names(found: list[Change]) -> list[tuple[int, str]]:
+    """Step, and what came into force: `base -> gentle: ...` gives gentle."""
+    return [(step, change.reason.split(":")[0].split(" -> ")[1]) for step, change in found]
+
+
+# --- modes
+
+
 def test_observe_never_changes_a_parameter() -> None:
-    assert run(PolicySettings(), calm(50) + then(100, 50, **WORST))[1] == []
+    assert run(PolicySettings(), calm(50) + then(100, 50, TERMINAL))[1] == []
 
 
 def test_paper_sets_gate_and_repair_once_at_the_first_update() -> None:
     settings = PolicySettings(mode=Mode.PAPER, base={"repair": {"k_rep": 40}, "gate": {"segment": 32}})
-    _, found = run(settings, calm(3) + then(100, 3, **WORST))
+    _, found = run(settings, calm(3) + then(100, 3, TERMINAL))
     assert steps(found) == [(0, "start")]
     params = found[0][1].params
     assert (params.gate.enabled, params.repair.enabled, params.repair.k_rep) == (True, True, 40)
@@ -86,9 +93,12 @@ def test_adaptive_starts_with_nothing_on() -> None:
     assert run(ADAPTIVE, calm(500))[1] == []
 
 
-def test_leading_indicator_out_of_its_baseline_sets_the_gentle_level() -> None:
-    _, found = run(ADAPTIVE, calm(50) + then(10, 50, **DRIFTING))
-    assert steps(found) == [(54, "strengthen")]
+# --- entering a remedy
+
+
+def test_drift_sets_the_gentle_remedy_at_once() -> None:
+    _, found = run(ADAPTIVE, calm(50) + then(10, 50, DRIFT))
+    assert steps(found) == [(50, "strengthen")]
     change = found[0][1]
     assert changed(TriageParams(), change.params) == GENTLE
     gate, repair = change.params.gate, change.params.repair
@@ -97,86 +107,211 @@ def test_leading_indicator_out_of_its_baseline_sets_the_gentle_level() -> None:
 
 
 def test_change_carries_its_reason_in_words_and_numbers() -> None:
-    _, found = run(ADAPTIVE, calm(50) + then(10, 50, **DRIFTING))
+    _, found = run(ADAPTIVE, calm(50) + then(1, 50, DRIFT, q0_001_all=-3.4))
     change = found[0][1]
     assert change.reason == (
-        "base -> gentle: sustained for 5 updates: q0.001_all -3.4 is 1.70 times its baseline -2 (level 1.5). "
-        "Sets gate.enabled False -> True, repair.enabled False -> True"
+        "base -> gentle: stage drift: reward_mean 0.7, mismatch_energy 0.02 (baseline 0.02), q0.001_all -3.4 "
+        "(baseline -2). Sets gate.enabled False -> True, repair.enabled False -> True"
     )
-    assert change.evidence == {
-        "q0.001_all": {"value": -3.4, "baseline": -2.0, "level": 1.5, "ratio": pytest.approx(1.7)}
-    }
+    assert change.evidence["q0.001_all"] == {"value": -3.4, "baseline": -2.0}
 
 
-def test_levels_are_climbed_one_at_a_time_and_not_within_the_dwell() -> None:
-    _, found = run(ADAPTIVE, calm(50) + then(200, 50, **WORST))
-    assert steps(found) == [(54, "strengthen"), (69, "strengthen"), (84, "strengthen")]
-    assert [change.params.gate.w_min for _, change in found] == [0.5, 0.4, 0.3]
-
-
-def test_strength_is_bounded_by_the_last_level() -> None:
-    state, found = run(ADAPTIVE, calm(50) + then(2000, 50, **WORST))
-    assert len(found) == len(LEVELS)
-    assert state.level == len(LEVELS)
-
-
-def test_single_leading_indicator_never_climbs_beyond_gentle() -> None:
-    state, found = run(ADAPTIVE, calm(50) + then(500, 50, q0_001_all=-20.0))
-    assert (state.level, len(found)) == (1, 1)
-
-
-def test_calm_updates_relax_one_level_at_a_time() -> None:
-    seen = calm(50) + then(30, 50, **WORSE) + calm(300, 80)
-    state, found = run(ADAPTIVE, seen)
-    # The rules leave after 10 calm windows, at 89; that update is the first of 50 calm ones.
-    assert steps(found) == [(54, "strengthen"), (69, "strengthen"), (138, "relax"), (188, "relax")]
-    assert state.params == TriageParams()
-    assert found[-1][1].reason.startswith("gentle -> base: calm for 50 updates: ")
-
-
-def test_return_of_trouble_starts_the_calm_count_anew() -> None:
-    seen = calm(50) + then(30, 50, **DRIFTING) + calm(40, 80) + then(10, 120, **DRIFTING) + calm(55, 130)
-    _, found = run(ADAPTIVE, seen)
-    assert steps(found) == [(54, "strengthen")]
-
-
-def test_nothing_is_relaxed_while_the_stage_is_terminal() -> None:
-    state, _ = run(ADAPTIVE, calm(50) + then(30, 50, **DRIFTING))
-    after, later = run(ADAPTIVE, calm(500, 80), state, Stage.TERMINAL)
-    assert (later, after.level) == ([], 1)
+def test_terminal_from_nothing_sets_the_fallback() -> None:
+    _, found = run(ADAPTIVE, calm(50) + then(100, 50, TERMINAL))
+    assert names(found) == [(50, "fallback")]
+    assert changed(TriageParams(), found[0][1].params) == {"precision": ("nvfp4", "bf16")}
 
 
 @pytest.mark.parametrize("stage", [Stage.WARMING_UP, Stage.NOT_OBSERVABLE])
 def test_nothing_moves_while_the_verdict_is_withheld(stage: Stage) -> None:
-    assert run(ADAPTIVE, then(100, 0, **WORST), stage=stage)[1] == []
+    assert run(ADAPTIVE, then(100, 0, stage, q0_001_all=-20.0))[1] == []
 
 
-def test_immaterial_tail_moves_nothing() -> None:
-    assert run(ADAPTIVE, then(100, 0, **WORST), material=False)[1] == []
+def test_drift_that_stays_drift_under_a_remedy_that_neither_helps_nor_harms_is_left_at_it() -> None:
+    state, found = run(ADAPTIVE, calm(50) + then(500, 50, DRIFT))
+    assert (state.remedy, len(found)) == ("gentle", 1)
 
 
-def test_fields_outside_the_levels_are_left_as_they_are() -> None:
+# --- the trial and what follows
+
+
+def test_pre_terminal_waits_for_the_trial_and_then_falls_back_when_it_did_not_help() -> None:
+    _, found = run(ADAPTIVE, calm(50) + then(3, 50, DRIFT) + then(60, 53, PRE_TERMINAL))
+    # Entered at 50; twenty updates later nothing is better than foretold.
+    assert names(found) == [(50, "gentle"), (70, "fallback")]
+    change = found[1][1]
+    assert change.kind == "strengthen"
+    assert changed(TriageParams(), change.params) == {"precision": ("nvfp4", "bf16")}
+    assert "gentle neutral: " in change.reason
+
+
+def test_remedy_that_helps_is_kept_through_pre_terminal_for_as_long_as_it_is_watched() -> None:
+    seen = calm(50) + then(1, 50, PRE_TERMINAL) + then(100, 51, PRE_TERMINAL, mismatch_energy=0.01)
+    _, found = run(ADAPTIVE, seen)
+    # 60 watched updates from 50 on; an alarm that is still there after them is not being cured.
+    assert names(found) == [(50, "gentle"), (111, "fallback")]
+
+
+def test_terminal_does_not_wait_for_the_trial_but_for_the_dwell() -> None:
+    _, found = run(ADAPTIVE, calm(50) + then(1, 50, DRIFT) + then(60, 51, TERMINAL))
+    assert names(found) == [(50, "gentle"), (65, "fallback")]
+
+
+def test_remedy_under_which_the_reward_falls_is_replaced_and_not_tried_again() -> None:
+    seen = calm(50) + then(1, 50, DRIFT) + then(19, 51, DRIFT, reward_mean=0.5) + calm(200, 70, DRIFT)
+    state, found = run(ADAPTIVE, seen)
+    assert names(found) == [(50, "gentle"), (70, "tis")]
+    change = found[1][1]
+    assert change.kind == "switch"
+    assert changed(TriageParams(), change.params) == {"tis.enabled": (False, True)}
+    assert "harmed: reward_mean 0.5 where 0.7 was expected" in change.reason
+    assert change.evidence["reward_mean"]["expected"] == pytest.approx(0.7)
+    assert (state.harmed, state.remedy) == (("gentle",), "tis")
+
+
+def test_harm_on_a_healthy_stage_goes_back_to_nothing() -> None:
+    seen = calm(50) + then(1, 50, DRIFT) + then(60, 51, HEALTHY, reward_mean=0.5)
+    state, found = run(ADAPTIVE, seen)
+    assert steps(found) == [(50, "strengthen"), (70, "undo")]
+    assert (state.params, state.remedy, state.handed_over) == (TriageParams(), "", False)
+
+
+def test_mismatch_that_grows_beyond_what_was_foretold_is_harm_too() -> None:
+    grown = {"mismatch_energy": 0.06, "q0_001_all": -4.0}
+    _, found = run(ADAPTIVE, calm(50) + then(1, 50, DRIFT) + then(60, 51, DRIFT, **grown))
+    assert names(found) == [(50, "gentle"), (70, "tis")]
+
+
+def test_mismatch_growth_that_the_window_before_foretold_is_no_harm() -> None:
+    rising = [(window(k, mismatch_energy=0.02 * 1.03**k, q0_001_all=-2.0 * 1.02**k), HEALTHY) for k in range(50)]
+    goes_on = [(window(k, mismatch_energy=0.02 * 1.03**k, q0_001_all=-2.0 * 1.02**k), DRIFT) for k in range(50, 72)]
+    assert names(run(ADAPTIVE, rising + goes_on)[1]) == [(50, "gentle")]
+
+
+def test_when_every_remedy_harmed_the_run_is_handed_over_on_the_safe_set() -> None:
+    seen = calm(50) + then(1, 50, DRIFT)
+    rewards = [0.5] * 20 + [0.3] * 20
+    seen += [(window(51 + k, reward_mean=reward), DRIFT) for k, reward in enumerate(rewards)]
+    seen += then(200, 91, DRIFT, reward_mean=0.3)
+    without_fallback = replace(ADAPTIVE, remedies=REMEDIES[:2])
+    state, found = run(without_fallback, seen)
+    assert steps(found) == [(50, "strengthen"), (70, "switch"), (90, "undo")]
+    assert state.params == TriageParams()
+    assert state.handed_over
+    assert state.note.startswith("handed over: every remedy harmed")
+
+
+def test_fallback_that_harmed_stays_and_a_person_is_called() -> None:
+    seen = calm(50) + then(1, 50, TERMINAL) + then(60, 51, TERMINAL, reward_mean=0.4)
+    state, found = run(ADAPTIVE, seen)
+    assert names(found) == [(50, "fallback")]
+    assert state.params.precision == "bf16"
+    assert state.note.startswith("handed over: fallback harmed: reward_mean 0.4 where 0.7 was expected")
+
+
+def test_terminal_under_the_fallback_is_handed_over_once_its_trial_is_over() -> None:
+    state, found = run(ADAPTIVE, calm(50) + then(21, 50, TERMINAL))
+    assert names(found) == [(50, "fallback")]
+    assert state.note.startswith("handed over: terminal and nothing left to try; fallback neutral: ")
+
+
+def test_budget_of_changes_ends_in_the_safe_set_and_a_note() -> None:
+    settings = replace(ADAPTIVE, max_changes=1)
+    seen = calm(50) + then(1, 50, DRIFT) + then(100, 51, DRIFT, reward_mean=0.5)
+    state, found = run(settings, seen)
+    assert steps(found) == [(50, "strengthen"), (70, "hand_over")]
+    assert state.params.precision == "bf16"
+    assert state.note.startswith("handed over: 1 changes in this attempt did not settle it; ")
+
+
+def test_release_takes_a_handed_over_run_back() -> None:
+    seen = calm(50) + then(60, 50, TERMINAL)
+    state, _ = run(ADAPTIVE, seen)
+    assert state.handed_over
+    after, found = run(ADAPTIVE, then(1, 110, DRIFT), release(state))
+    assert names(found) == [(110, "gentle")]
+    assert not after.handed_over
+
+
+def test_two_changes_are_never_within_the_dwell() -> None:
+    stages = [DRIFT, PRE_TERMINAL, TERMINAL, HEALTHY]
+    for seed in range(40):
+        seen = []
+        for k in range(300):
+            stage = stages[(k * (seed + 3) // 17 + k // 7) % 4]
+            seen.append((window(k, reward_mean=0.7 - 0.2 * ((k // (11 + seed)) % 2)), stage))
+        at = [step for step, _ in run(replace(ADAPTIVE, calm_updates=5), seen)[1]]
+        assert all(later - earlier >= ADAPTIVE.min_dwell_updates for earlier, later in pairwise(at))
+        assert len(at) <= ADAPTIVE.max_changes + 1
+
+
+# --- relaxing
+
+
+def test_calm_updates_relax_and_trouble_that_returns_is_not_relaxed_again() -> None:
+    seen = calm(50) + then(10, 50, DRIFT) + calm(60, 60) + then(5, 120, DRIFT) + calm(300, 125)
+    state, found = run(ADAPTIVE, seen)
+    # 60 is the first of 50 healthy updates.
+    assert steps(found) == [(50, "strengthen"), (109, "relax"), (124, "strengthen")]
+    assert found[1][1].params == TriageParams()
+    assert found[1][1].reason.startswith("gentle -> base: healthy for 50 updates: ")
+    assert state.remedy == "gentle"
+
+
+def test_return_of_trouble_starts_the_calm_count_anew() -> None:
+    seen = calm(50) + then(30, 50, DRIFT) + calm(40, 80) + then(10, 120, DRIFT) + calm(45, 130)
+    assert steps(run(ADAPTIVE, seen)[1]) == [(50, "strengthen")]
+
+
+def test_nothing_is_taken_back_while_the_stage_is_terminal() -> None:
+    no_fallback = replace(ADAPTIVE, remedies=REMEDIES[:2])
+    for changes in ({}, {"reward_mean": 0.1}):
+        seen = calm(50) + then(1, 50, DRIFT) + then(500, 51, TERMINAL, **changes)
+        state, found = run(no_fallback, seen)
+        assert names(found) == [(50, "gentle")]
+        assert state.params.gate.enabled
+
+
+def test_fallback_is_not_relaxed_because_calm_gaps_in_bf16_say_nothing_about_4_bits() -> None:
+    state, found = run(ADAPTIVE, calm(50) + then(1, 50, TERMINAL) + calm(1000, 51))
+    assert names(found) == [(50, "fallback")]
+    assert state.params.precision == "bf16"
+
+
+# --- what else stands
+
+
+def test_fields_outside_the_remedies_are_left_as_they_are() -> None:
     base = {"gate": {"segment": 32, "mean_hi": -0.03}, "precision": "fp8", "lease_updates": 7}
-    _, found = run(replace(ADAPTIVE, base=base), then(10, 0, **DRIFTING))
+    _, found = run(replace(ADAPTIVE, base=base), then(10, 0, DRIFT))
     params = found[0][1].params
     assert (params.gate.segment, params.gate.mean_hi, params.precision, params.lease_updates) == (32, -0.03, "fp8", 7)
 
 
 def test_operator_hold_stops_the_policy_until_release() -> None:
     mine = TriageParams().with_changes({"gate.enabled": True, "gate.w_min": 0.7})
-    state, found = run(ADAPTIVE, then(50, 0, **WORST), hold(begin(ADAPTIVE), mine, "operator"))
+    state, found = run(ADAPTIVE, then(50, 0, TERMINAL), hold(begin(ADAPTIVE), mine, "operator"))
     assert (found, state.params, state.note) == ([], mine, "held: operator set the parameters")
-    state, found = run(ADAPTIVE, then(10, 50, **DRIFTING), release(state))
-    assert steps(found) == [(54, "strengthen")]
+    state, found = run(ADAPTIVE, then(1, 50, DRIFT), release(state))
+    assert steps(found) == [(50, "strengthen")]
     assert found[0][1].params.gate.w_min == 0.5
 
 
-def test_tis_set_by_an_operator_blocks_gate_and_repair() -> None:
+def test_tis_set_by_an_operator_gives_way_to_gate_and_repair_after_release_and_never_joins_them() -> None:
+    """TIS is a remedy of the policy's own now, so that after `release` it is the policy's to take off."""
     with_tis = TriageParams().with_changes({"tis.enabled": True})
     held = release(hold(begin(ADAPTIVE), with_tis, "operator"))
-    state, found = run(ADAPTIVE, then(50, 0, **WORST), held)
+    _, found = run(ADAPTIVE, then(1, 0, DRIFT), held)
+    params = found[0][1].params
+    assert (params.tis.enabled, params.gate.enabled, params.repair.enabled) == (False, True, True)
+
+
+def test_tis_outside_what_remedies_govern_blocks_gate_and_repair() -> None:
+    settings = replace(ADAPTIVE, remedies=REMEDIES[:1])
+    held = release(hold(begin(settings), TriageParams().with_changes({"tis.enabled": True}), "operator"))
+    state, found = run(settings, then(50, 0, DRIFT), held)
     assert found == []
-    assert state.params == with_tis
+    assert state.params.tis.enabled
     assert state.note.startswith("blocked: TIS is on")
 
 
@@ -186,15 +321,9 @@ def test_tis_in_the_configuration_beside_gate_and_repair_is_refused_unless_asked
         with pytest.raises(ConfigError, match="allow_tis_with_triage"):
             PolicySettings(mode=mode, base=base)
     asked = PolicySettings(mode=Mode.ADAPTIVE, base=base, allow_tis_with_triage=True)
-    _, found = run(asked, then(10, 0, **DRIFTING))
+    _, found = run(asked, then(10, 0, DRIFT))
     assert found[0][1].params.tis.enabled
     assert found[0][1].params.gate.enabled
-
-
-def test_levels_may_use_tis_alone() -> None:
-    tis = replace(LEVELS[0], name="tis", changes={"tis.enabled": True})
-    _, found = run(replace(ADAPTIVE, levels=(tis,)), then(10, 0, **DRIFTING))
-    assert changed(TriageParams(), found[0][1].params) == {"tis.enabled": (False, True)}
 
 
 @pytest.mark.parametrize(
@@ -205,9 +334,25 @@ def test_levels_may_use_tis_alone() -> None:
         ({"version": 3}, "version"),
     ],
 )
-def test_level_out_of_bounds_is_refused_when_built(changes: dict[str, object], words: str) -> None:
+def test_remedy_out_of_bounds_is_refused_when_built(changes: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        replace(ADAPTIVE, levels=(replace(LEVELS[0], changes=changes),))
+        replace(ADAPTIVE, remedies=(replace(REMEDIES[0], changes=changes),))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Remedy("", (DRIFT,), {}),
+        lambda: Remedy("x", (), {}),
+        lambda: Remedy("x", (HEALTHY,), {}),
+        lambda: replace(ADAPTIVE, remedies=(REMEDIES[0], REMEDIES[0])),
+        lambda: replace(ADAPTIVE, watch_updates=5),
+        lambda: replace(ADAPTIVE, max_changes=0),
+    ],
+)
+def test_remedies_that_cannot_work_are_refused(make: object) -> None:
+    with pytest.raises(ConfigError):
+        make()  # type: ignore[operator]
 
 
 def test_base_out_of_bounds_is_refused_when_built() -> None:
@@ -215,19 +360,52 @@ def test_base_out_of_bounds_is_refused_when_built() -> None:
         PolicySettings(base={"gate": {"w_mn": 0.5}})
 
 
-def test_new_attempt_keeps_the_parameters_and_counts_anew() -> None:
-    state, _ = run(ADAPTIVE, then(9, 0, **DRIFTING))
-    resumed = [replace(item, attempt=1) for item in then(4, 5, **WORSE)]
+def test_new_attempt_keeps_the_parameters_and_forgets_verdicts() -> None:
+    seen = calm(50) + then(1, 50, DRIFT) + then(60, 51, HEALTHY, reward_mean=0.5)
+    state, _ = run(ADAPTIVE, seen)
+    assert state.harmed == ("gentle",)
+    resumed = [(replace(item, attempt=1), stage) for item, stage in then(1, 40, DRIFT)]
     after, found = run(ADAPTIVE, resumed, state)
-    assert found == []
-    assert after.params == state.params
-    assert after.level == 1
+    assert names(found) == [(40, "gentle")]
+    assert (after.harmed, after.attempt) == ((), 1)
+
+
+def test_remedy_in_force_stays_over_a_new_attempt() -> None:
+    state, _ = run(ADAPTIVE, calm(50) + then(9, 50, DRIFT))
+    resumed = [(replace(item, attempt=1), stage) for item, stage in then(4, 55, DRIFT)]
+    after, found = run(ADAPTIVE, resumed, state)
+    assert (found, after.params, after.remedy) == ([], state.params, "gentle")
+
+
+def test_state_of_a_version_that_climbed_levels_is_read() -> None:
+    old = {
+        "params": TriageParams().with_changes({"gate.enabled": True, "repair.enabled": True}).to_dict(),
+        "level": 1,
+        "started": True,
+        "held": False,
+        "since_change": 40,
+        "calm": 3,
+        "attempt": 2,
+        "note": "",
+        "rules": [{"q0.001_all/negative/rel/1.5": [True, 0]}, {}, {}],
+    }
+    state = PolicyState.from_dict(old)
+    assert (state.remedy, state.since_change, state.attempt, state.params.gate.enabled) == ("gentle", 40, 2, True)
+    assert PolicyState.from_dict({**old, "level": 0}).remedy == ""
+    after, found = run(ADAPTIVE, [(replace(item, attempt=2), stage) for item, stage in then(1, 0, DRIFT)], state)
+    assert (found, after.params) == ([], state.params)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    state, _ = run(ADAPTIVE, calm(50) + then(3000, 50, DRIFT))
+    assert max(len(values) for values in state.recent.values()) == 25
+    assert len(json.dumps(state.to_dict())) < 6000
 
 
 def test_stopped_at_any_point_it_continues_bit_for_bit() -> None:
-    seen = calm(10) + then(30, 10, **WORST) + calm(200, 40)
+    seen = calm(30) + then(1, 30, DRIFT) + then(30, 31, DRIFT, reward_mean=0.5) + calm(70, 61) + then(40, 131, TERMINAL)
     whole, expected = run(ADAPTIVE, seen)
-    assert {change.kind for _, change in expected} == {"strengthen", "relax"}
+    assert {change.kind for _, change in expected} == {"strengthen", "switch", "relax"}
     for cut in range(len(seen)):
         head, first = run(ADAPTIVE, seen[:cut])
         restored = PolicyState.from_dict(json.loads(json.dumps(head.to_dict(), allow_nan=False)))

@@ -246,10 +246,13 @@ def test_wrong_configuration_is_refused_naming_the_key(table: dict[str, object],
         JudgeSettings.from_dict(table)
 
 
-def test_criteria_and_levels_come_from_configuration() -> None:
+def test_criteria_and_remedies_come_from_configuration() -> None:
+    """The policy has no criteria of its own: it acts on the stage that the detector's rules made."""
     criterion = {"indicator": "kl_k3", "level": 2.0, "leave": 1.5, "form": "rel", "floor": 0.001}
     rule = {"criteria": [criterion], "votes": 1, "enter_updates": 2, "leave_updates": 4}
-    level = {"name": "only", "rule": rule, "changes": {"tis.enabled": True, "tis.cap": 3.0}}
-    settings = JudgeSettings.from_dict({"detector": {"drift": rule}, "policy": {"mode": "adaptive", "levels": [level]}})
+    remedy = {"name": "only", "stages": ["drift"], "changes": {"tis.enabled": True, "tis.cap": 3.0}}
+    policy = {"mode": "adaptive", "remedies": [remedy], "harm": {"trial_updates": 30}}
+    settings = JudgeSettings.from_dict({"detector": {"drift": rule}, "policy": policy})
     assert "kl_k3" in settings.learned()
-    assert settings.policy.at_level(TriageParams(), 1).tis.cap == 3.0
+    assert settings.policy.under(TriageParams(), settings.policy.named("only")).tis.cap == 3.0
+    assert settings.policy.harm.trial_updates == 30

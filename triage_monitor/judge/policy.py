@@ -1,157 +1,57 @@
-"""Which parameter set a run should have: nothing, the paper's fixed recipe, or strength that follows the mismatch.
+"""Which parameter set a run should have: nothing, the paper's fixed recipe, or remedies that must prove themselves.
 
     observe   never changes a parameter
     paper     gate on from the start, repair from `repair.k_rep` on; never changes again
-    adaptive  starts with nothing on; climbs one level when that level's rule holds, goes down one after `calm_updates`
-              updates in which neither it nor a higher one does, never twice within `min_dwell_updates`
+    adaptive  starts with nothing on and works through `remedies` as the stage asks, watching what each one does
 
-A level is a rule and the parameters it sets on top of the levels below; an indicator, a threshold or a strength is
-changed by configuration. The first default level is the gentle setting that held on a prototype of the testbed; a hard
-gate (w_min 0.1) made every run there worse, so the levels above stay mild. The second was reached in a handful of
-testbed runs and harmed none; the third was never reached. TIS is never added to gate and repair: together they
-collapsed runs that TIS alone kept stable; `allow_tis_with_triage` is the explicit way to ask for it. After an
-operator's change the policy keeps its hands off until `release`. While the stage is terminal nothing is relaxed: after
-a collapse the gaps shrink by themselves.
+Adaptive, once an update, and never two changes within `min_dwell_updates`:
 
-Relaxing is slow because it was seen to fail: a testbed run whose gate and repair were taken back after 50 calm updates
-drifted again within 25. Reads raw gaps only, so its own gate cannot make the run look cured. Leaves out watching
-whether an action did harm.
+    nothing on       enter the first remedy that the stage admits and that has not harmed in this attempt
+    remedy on        harmed, by the verdict of `harm`, within `watch_updates` -> not again in this attempt; enter the
+                     next one that the stage admits, or go back to the base set
+                     pre_terminal, its trial over, and not helping -> enter a later one that the stage admits
+                     terminal -> enter a later one that the stage admits, without waiting for the trial
+                     `calm_updates` healthy updates -> back to the base set; once: if trouble returns it stays on
+    `max_changes`, a lasting remedy that harmed, or nothing left to try -> hand over: the safe set (the lasting remedy
+                     unless it harmed, else the base), a note, and hands off until `release` or a new attempt
+
+While the stage is terminal nothing is taken back: after a collapse the gaps shrink by themselves. TIS is never added
+to gate and repair: together they collapsed runs that TIS alone kept stable; `allow_tis_with_triage` asks for it.
+After an operator's change the policy keeps its hands off until `release`. Relaxing is slow because it was seen to
+fail: a testbed run whose gate and repair were taken back after 50 calm updates drifted again within 25.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Any
+from dataclasses import replace
 
-from triage_monitor.errors import ConfigError, InputError
-from triage_monitor.judge.actions import combines_tis_with_triage
-from triage_monitor.judge.defaults import DRIFT, PRE_TERMINAL
+from triage_monitor.judge.harm import Judged, judge
 from triage_monitor.judge.observation import Observation
-from triage_monitor.judge.rules import Rule, RuleState, evidence_of
-from triage_monitor.judge.stages import Evidence, Stage
-from triage_monitor.parameters import TriageParams, changed, flatten
+from triage_monitor.judge.policy_settings import Mode, PolicySettings
+from triage_monitor.judge.policy_state import ParameterChange, PolicyState
+from triage_monitor.judge.policy_step import Step, picture
+from triage_monitor.judge.stages import Stage
+from triage_monitor.parameters import TriageParams
 
-_BOOKKEEPING = ("version", "issued_at_step", "reason")
-_PAPER = {"gate.enabled": True, "repair.enabled": True}
+__all__ = [
+    "Mode",
+    "ParameterChange",
+    "PolicySettings",
+    "PolicyState",
+    "begin",
+    "decide",
+    "hold",
+    "release",
+    "start",
+    "verdict",
+]
 
-
-class Mode(StrEnum):
-    OBSERVE = "observe"
-    PAPER = "paper"
-    ADAPTIVE = "adaptive"
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyLevel:
-    """`changes` maps dotted parameter names to values: `{"gate.enabled": True, "gate.w_min": 0.5}`."""
-
-    name: str
-    rule: Rule
-    changes: Mapping[str, Any]
-
-
-LEVELS = (
-    PolicyLevel(
-        "gentle",
-        DRIFT,
-        {"gate.enabled": True, "gate.w_min": 0.5, "repair.enabled": True, "repair.lambda_rep": 5.0},
-    ),
-    PolicyLevel("firm", PRE_TERMINAL, {"gate.w_min": 0.4, "repair.lambda_rep": 7.5}),
-    PolicyLevel("strong", replace(PRE_TERMINAL, votes=3), {"gate.w_min": 0.3, "repair.lambda_rep": 10.0}),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class PolicySettings:
-    """`base` is the parameter set (JSON form, missing fields at their defaults) that a run starts from."""
-
-    mode: Mode = Mode.OBSERVE
-    base: Mapping[str, Any] = field(default_factory=dict)
-    levels: tuple[PolicyLevel, ...] = LEVELS
-    min_dwell_updates: int = 15
-    calm_updates: int = 100
-    allow_tis_with_triage: bool = False
-
-    def __post_init__(self) -> None:
-        if self.min_dwell_updates < 1 or self.calm_updates < 1:
-            raise ConfigError("min_dwell_updates and calm_updates must be at least 1")
-        names = [name for level in self.levels for name in level.changes if name in _BOOKKEEPING]
-        if names:
-            raise ConfigError(f"levels cannot set {names[0]}: the store does")
-        try:
-            sets = [self.initial(), *(self.at_level(self.base_params(), k) for k in range(1, len(self.levels) + 1))]
-        except InputError as error:
-            raise ConfigError(f"parameter {error}") from None
-        if (
-            self.mode is not Mode.OBSERVE
-            and not self.allow_tis_with_triage
-            and any(map(combines_tis_with_triage, sets))
-        ):
-            raise ConfigError("TIS with gate and repair is known to collapse runs; allow_tis_with_triage asks for it")
-
-    def base_params(self) -> TriageParams:
-        return TriageParams.from_dict(self.base)
-
-    def initial(self) -> TriageParams:
-        """The set a new run begins with."""
-        base = self.base_params()
-        return base.with_changes(_PAPER) if self.mode is Mode.PAPER else base
-
-    def at_level(self, params: TriageParams, level: int) -> TriageParams:
-        """`params` with everything the levels govern set as at `level`; 0 is the base. The rest is left as it is."""
-        governed = {name for item in self.levels for name in item.changes}
-        base = flatten(self.base_params())
-        changes = {name: base[name] for name in governed if name in base}
-        for item in self.levels[:level]:
-            changes |= item.changes
-        return params.with_changes(changes)
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterChange:
-    """A new set for the run; version and step are filled in by the store. `kind`: start, strengthen or relax."""
-
-    params: TriageParams
-    kind: str
-    reason: str
-    evidence: Evidence = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyState:
-    params: TriageParams
-    level: int = 0
-    started: bool = False
-    held: bool = False
-    since_change: int | None = None  # updates; None before the first change
-    calm: int = 0
-    attempt: int = 0
-    note: str = ""  # why the policy does not act, in words; empty when it may
-    rules: tuple[RuleState, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "params": self.params.to_dict(),
-            "level": self.level,
-            "started": self.started,
-            "held": self.held,
-            "since_change": self.since_change,
-            "calm": self.calm,
-            "attempt": self.attempt,
-            "note": self.note,
-            "rules": [item.to_dict() for item in self.rules],
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> PolicyState:
-        rules = tuple(RuleState.from_dict(item) for item in data["rules"])
-        return cls(**{**data, "params": TriageParams.from_dict(data["params"]), "rules": rules})
+_NO_VERDICT = (Stage.WARMING_UP, Stage.NOT_OBSERVABLE)
 
 
 def begin(settings: PolicySettings) -> PolicyState:
-    return PolicyState(settings.initial(), rules=(RuleState(),) * len(settings.levels))
+    return PolicyState(settings.initial())
 
 
 def start(settings: PolicySettings, state: PolicyState) -> tuple[PolicyState, ParameterChange]:
@@ -172,8 +72,9 @@ def hold(state: PolicyState, params: TriageParams, who: str) -> PolicyState:
 
 
 def release(state: PolicyState) -> PolicyState:
-    """The policy may act again, from the parameters as they are and from level 0 on."""
-    return replace(state, held=False, note="", level=0, calm=0, since_change=None)
+    """The policy may act again, from the parameters as they are, with no remedy on and none ruled out."""
+    fresh = state.forget_attempt()
+    return replace(fresh, held=False, remedy="", note="", since_change=None)
 
 
 def decide(
@@ -183,63 +84,44 @@ def decide(
     *,
     stage: Stage,
     baseline: Mapping[str, float],
-    material: bool,
+    update: Mapping[str, float | None] | None = None,
 ) -> tuple[PolicyState, ParameterChange | None]:
-    """The state after one more judged window, and the change it asks for, if any."""
+    """The state after one more judged update, and the change it asks for, if any.
+
+    `seen` is the trailing window, `update` the newest update's own values (default: the window's).
+    """
     if not state.started and settings.mode is Mode.PAPER:
         return start(settings, state)
     state = replace(state, started=True, since_change=None if state.since_change is None else state.since_change + 1)
-    if settings.mode is not Mode.ADAPTIVE or state.held or stage in (Stage.WARMING_UP, Stage.NOT_OBSERVABLE):
+    if settings.mode is not Mode.ADAPTIVE:
         return state, None
-    return _step(settings, _advance(settings, state, seen, baseline, material), stage)
-
-
-def _advance(
-    settings: PolicySettings, state: PolicyState, seen: Observation, baseline: Mapping[str, float], material: bool
-) -> PolicyState:
-    if seen.attempt > state.attempt or len(state.rules) != len(settings.levels):
-        state = replace(state, attempt=max(seen.attempt, state.attempt), rules=(RuleState(),) * len(settings.levels))
-    rules = tuple(
-        level.rule.advance(item, seen.values, baseline, material=material)
-        for level, item in zip(settings.levels, state.rules, strict=True)
-    )
-    return replace(state, rules=rules, level=min(state.level, len(rules)))
-
-
-def _step(settings: PolicySettings, state: PolicyState, stage: Stage) -> tuple[PolicyState, ParameterChange | None]:
-    holding = [index for index, level in enumerate(settings.levels, 1) if level.rule.holds(state.rules[index - 1])]
-    wanted = max(holding, default=0)
-    settled = state.since_change is None or state.since_change >= settings.min_dwell_updates
-    calm = state.calm + 1 if wanted < state.level and stage is not Stage.TERMINAL else 0
+    if seen.attempt > state.attempt:
+        state = replace(state.forget_attempt(), attempt=seen.attempt)
+    state = _remember(settings, state, seen.values if update is None else update)
+    if state.held or state.handed_over or stage in _NO_VERDICT:
+        return state, None
+    calm = state.calm + 1 if stage is Stage.HEALTHY and state.remedy else 0
     state = replace(state, calm=calm)
-    if wanted > state.level and settled:
-        return _move(settings, state, state.level + 1, wanted)
-    if calm >= settings.calm_updates and settled:
-        return _move(settings, state, state.level - 1, wanted)
-    return state, None
+    if state.since_change is not None and state.since_change < settings.min_dwell_updates:
+        return state, None
+    return Step(settings, state, stage, verdict(settings, state), picture(settings, seen, baseline)).taken()
 
 
-def _move(
-    settings: PolicySettings, state: PolicyState, level: int, wanted: int
-) -> tuple[PolicyState, ParameterChange | None]:
-    params = settings.at_level(state.params, level)
-    if combines_tis_with_triage(params) and not settings.allow_tis_with_triage:
-        return replace(state, note="blocked: TIS is on, and gate and repair are not added to it unasked"), None
-    up = level > state.level
-    moved = replace(state, params=params, level=level, since_change=0, calm=0, note="")
-    differing = changed(state.params, params)
-    if not differing:
-        return moved, None
-    names = ["base", *(item.name for item in settings.levels)]
-    what = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in sorted(differing.items()))
-    deciding = settings.levels[(wanted if up else state.level) - 1].rule
-    rule_state = state.rules[(wanted if up else state.level) - 1]
-    readings = deciding.holding(rule_state) if up else rule_state.readings
-    known = [item for item in readings if item.strength is not None]
-    numbers = "; ".join(item.words() for item in known)
-    if up:
-        why = f"sustained for {deciding.enter_updates} updates: {numbers}"
-    else:
-        why = f"calm for {settings.calm_updates} updates: {numbers}"
-    reason = f"{names[state.level]} -> {names[level]}: {why}. Sets {what}"
-    return moved, ParameterChange(params, "strengthen" if up else "relax", reason, evidence_of(known))
+def verdict(settings: PolicySettings, state: PolicyState) -> Judged | None:
+    """What the remedy in force has done so far; None before its trial is over, and when nothing is watched any more."""
+    since = state.since_change
+    if not state.remedy or since is None or since > settings.watch_updates:
+        return None
+    return judge(settings.harm, state.before, state.recent)
+
+
+def _remember(settings: PolicySettings, state: PolicyState, values: Mapping[str, float | None]) -> PolicyState:
+    """Appends what is watched, from the end of the settling time after a change on."""
+    if state.since_change is not None and state.since_change <= settings.harm.settle_updates:
+        return state
+    recent = dict(state.recent)
+    for watch in settings.harm.watches:
+        value = watch.read(values)
+        if value is not None:
+            recent[watch.indicator] = (*recent.get(watch.indicator, ()), value)[-settings.harm.kept :]
+    return replace(state, recent=recent)

@@ -17,7 +17,7 @@ from typing import Any
 
 from triage_monitor.errors import ConfigError, SpecMismatch, StoreCorrupt
 from triage_monitor.judge import detector, notices, policy
-from triage_monitor.judge.defaults import DetectorSettings, baseline_names, is_material
+from triage_monitor.judge.defaults import DetectorSettings, baseline_names
 from triage_monitor.judge.indicators import update_report
 from triage_monitor.judge.notices import NoticeSettings
 from triage_monitor.judge.observation import Observation
@@ -52,9 +52,8 @@ class JudgeSettings:
         return read_table(cls, data, where)
 
     def learned(self) -> tuple[str, ...]:
-        """Indicators whose baseline is learned: those of the detector's and the policy's rules."""
-        rules = self.detector.drift, self.detector.pre_terminal, self.detector.terminal
-        return baseline_names(*rules, *(level.rule for level in self.policy.levels))
+        """Indicators whose baseline is learned: those of the detector's rules."""
+        return baseline_names(self.detector.drift, self.detector.pre_terminal, self.detector.terminal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +125,7 @@ class RunMonitor:
         transition, change = None, None
         if judged:
             self._last = (attempt, step)
-            transition, change = self._judge(_observe(step, attempt, merged.updates, update, window))
+            transition, change = self._judge(_observe(step, attempt, merged.updates, update, window), _values(update))
         update |= {"step": step, "attempt": attempt}
         window |= {"step": merged.last_step, "attempt": max([attempt, *self._window.starts])}
         window |= {"first_step": merged.first_step, "updates": merged.updates, "stage": self.stage.value}
@@ -198,7 +197,9 @@ class RunMonitor:
         monitor._policy = policy.PolicyState.from_dict(state["policy"])
         return monitor
 
-    def _judge(self, seen: Observation) -> tuple[Transition | None, ParameterChange | None]:
+    def _judge(
+        self, seen: Observation, newest: Mapping[str, float | None]
+    ) -> tuple[Transition | None, ParameterChange | None]:
         settings = self.settings
         self._detector, transition = detector.detect(settings.detector, self._detector, seen, self._learned)
         drifting = settings.detector.drift.holds(self._detector.drift)
@@ -217,7 +218,7 @@ class RunMonitor:
             seen,
             stage=self.stage,
             baseline=self._detector.baseline.medians(),
-            material=is_material(seen.values, settings.detector.material_tail_nats),
+            update=newest,
         )
         return transition, change
 
@@ -225,9 +226,6 @@ class RunMonitor:
 def _observe(
     step: int, attempt: int, updates: int, update: Mapping[str, Any], window: Mapping[str, Any]
 ) -> Observation:
-    values = dict(window["indicators"])
-    for side, quantiles in window["quantiles"].items():
-        values |= {f"q{probability}_{side}": value for probability, value in quantiles.items()}
     counts = window["counts"]
     blind = update["indicators"].get("not_observable"), window["indicators"].get("not_observable")
     return Observation(
@@ -238,5 +236,13 @@ def _observe(
         tokens=counts["valid_tokens"],
         unusable_tokens=counts["missing"] + counts["nan"] + counts["pos_inf"] + counts["neg_inf"],
         observable=1.0 not in blind,
-        values=values,
+        values=_values(window),
     )
+
+
+def _values(report: Mapping[str, Any]) -> dict[str, float | None]:
+    """Indicators, and the signed quantiles beside them as `q0.001_all`."""
+    values = dict(report["indicators"])
+    for side, quantiles in report["quantiles"].items():
+        values |= {f"q{probability}_{side}": value for probability, value in quantiles.items()}
+    return values
