@@ -50,13 +50,15 @@ class Regime:
         pairs = {item.name: (getattr(self, item.name), getattr(other, item.name)) for item in fields(self)}
         return Regime(**{name: a ** (1.0 - way) * b**way for name, (a, b) in pairs.items()})
 
-    def jittered(self, rho: float, depth: float) -> Regime:
-        """Direction and the depth of the tail times a factor each."""
+    def jittered(self, rho: float, depth: float, amount: float = 1.0) -> Regime:
+        """Direction, depth of the tail and amount of amplifying tail times a factor each."""
         return replace(
             self,
             rho_asym=self.rho_asym * rho,
             far_nats=self.far_nats * depth,
             visible_nats=self.visible_nats * depth,
+            heavy_share=self.heavy_share * amount,
+            calm_rate=self.calm_rate * amount,
         )
 
 
