@@ -1,8 +1,8 @@
 """What `analyze` works out: recorded updates -> merged summaries -> judged windows and findings.
 
 Shards of an update are merged by (attempt, step), so order and files do not matter; of each update only its encoded
-summary is kept until all rows are read. Then the updates go through the same `RunMonitor` as live ones, in the order of
-attempt and step. All arithmetic is `summary`'s and `judge`'s.
+summary and symptoms are kept until all rows are read. Then the updates go through the same `RunMonitor` and
+`CauseTracker` as live ones, in the order of attempt and step. All arithmetic is `summary`'s and `judge`'s.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from triage_monitor.cli.findings import findings
+from triage_monitor.judge.causes import Finding, folded
+from triage_monitor.judge.causes_run import CauseTracker
 from triage_monitor.judge.run import Judgement, JudgeSettings, RunMonitor
 from triage_monitor.storage.recordings import RecordedUpdate
 from triage_monitor.summary.codec import decode, encode
 from triage_monitor.summary.rows import UpdateRows
 from triage_monitor.summary.spec import SummarySpec
 from triage_monitor.summary.step import StepSummary
+from triage_monitor.summary.symptoms_codec import decode_symptoms, encode_symptoms
+from triage_monitor.summary.symptoms_rows import symptoms_of
 
 Key = tuple[int, int]  # attempt, step
 
@@ -34,9 +37,10 @@ class Analysis:
 
 @dataclass(slots=True)
 class _Update:
-    """One update while the recording is read: its encoded summary, and the groups seen when it has any."""
+    """One update while the recording is read, encoded, and the groups seen when it has any."""
 
     encoded: bytes
+    symptoms: bytes
     groups: np.ndarray[Any, Any] | None
 
 
@@ -53,13 +57,14 @@ class Collector:
 
     def add(self, shard: RecordedUpdate) -> None:
         key = (shard.attempt, shard.step)
-        summary, groups = shard.rows.summarize(self.spec), _groups(shard.rows)
+        summary, symptoms, groups = shard.rows.summarize(self.spec), symptoms_of(shard.rows), _groups(shard.rows)
         before = self.updates.get(key)
         if before is not None:
             if not shard.attempt_given and self.newest is not None and key < self.newest and self.came_back is None:
                 self.came_back = shard.step
             summary, groups = _merged(decode(before.encoded), before.groups, summary, groups)
-        self.updates[key] = _Update(encode(summary), groups)
+            symptoms = decode_symptoms(before.symptoms).merge(symptoms)
+        self.updates[key] = _Update(encode(summary), encode_symptoms(symptoms), groups)
         self.newest = key if self.newest is None else max(key, self.newest)
         self.run = self.run or shard.run
         self.ignored |= dict.fromkeys(shard.rows.ignored_columns)
@@ -89,11 +94,18 @@ def analyse(
         collector.add(shard)
         seen(len(collector.updates))
     updates, windows = [], []
+    found: list[tuple[int, list[Finding]]] = []
+    tracker, attempt = CauseTracker(window), None
     for judgement in _judged(collector.updates, judge_settings(window), spec):
         place = {"step": judgement.step, "attempt": judgement.attempt}
         updates.append(place | judgement.update)
         windows.append(place | judgement.window)
-    document = {"run": collector.run, "updates": updates, "windows": windows, "findings": findings(updates)}
+        if attempt is not None and judgement.attempt > attempt:
+            tracker.rewind(judgement.step)
+        attempt = judgement.attempt
+        symptoms = decode_symptoms(collector.updates[judgement.attempt, judgement.step].symptoms)
+        found.append((judgement.step, tracker.accept(judgement.step, judgement.update, judgement.window, symptoms)))
+    document = {"run": collector.run, "updates": updates, "windows": windows, "findings": folded(found)}
     return Analysis(document, collector.notes())
 
 

@@ -81,5 +81,13 @@ def _number(value: float | None) -> str:
 
 
 def _finding(finding: Mapping[str, Any]) -> Text:
-    evidence = ", ".join(f"{name} {value}" for name, value in finding["evidence"].items())
-    return Text(f"finding: {finding['cause']} from step {finding['step']} ({evidence})", style="yellow")
+    evidence = ", ".join(f"{name} {_shown(value)}" for name, value in finding["evidence"].items())
+    head = f"finding: {finding['cause']} from step {finding['step']}, {finding['confidence']} confidence"
+    style = "yellow" if finding["kind"] == "fault" else "cyan"
+    return Text(f"{head}: {finding['text']}\n  ({evidence})\n  what to do: {finding['remedy']}", style=style)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return "/".join(str(item) for item in value[:8]) + ("/.." if len(value) > 8 else "")
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -59,6 +59,13 @@ def setting_table() -> str:
     return "\n".join(["| setting | default |", "|---|---|", *rows])
 
 
+def cause_table() -> str:
+    from triage_monitor.judge.causes_table import CAUSES
+
+    rows = [f"| `{cause.name}` | {cause.kind} | {cause.shows} | {cause.remedy} |" for cause in CAUSES]
+    return "\n".join(["| cause | kind | named when | what to do |", "|---|---|---|---|", *rows])
+
+
 def _leaves(prefix: str, value: Any) -> list[tuple[str, Any]]:
     if not is_dataclass(value):
         return [] if value == {} else [(prefix, value)]

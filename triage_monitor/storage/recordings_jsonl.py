@@ -104,6 +104,8 @@ def _type(name: str, value: Any) -> pa.DataType:
     if name == "mask":
         numbers = isinstance(value, list) and value and not isinstance(value[0], bool)
         return pa.list_(pa.int64() if numbers else pa.bool_())
+    if name == "turn_starts":
+        return pa.list_(pa.int64())
     if name == "advantage":
         return pa.list_(pa.float64()) if isinstance(value, list) else pa.float64()
     if name == "policy_version":
@@ -160,7 +162,7 @@ def _line_by_line(path: Path, first_row: int, block: list[tuple[int, bytes]], wa
 def _converted(path: Path, row: int, line_number: int, name: str, value: Any) -> Any:
     """The value with number words as numbers; raises for what cannot be in this column."""
     check = _CHECKS[name]
-    listed = name in _LISTS or name == "mask" or (name in ("advantage", "policy_version") and isinstance(value, list))
+    listed = name in (*_LISTS, "mask", "turn_starts") or (name in ("advantage", "policy_version") and isinstance(value, list))
     if value is None:
         return None
     if not listed:
@@ -199,7 +201,7 @@ def _name_or_whole(value: Any) -> str | int | None:
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys((*_LISTS, "advantage", "reward"), _number),
-    **dict.fromkeys(("step", "attempt", "policy_version"), _whole),
+    **dict.fromkeys(("step", "attempt", "policy_version", "turn_starts"), _whole),
     **dict.fromkeys(("mask", "padding"), _flag),
     **dict.fromkeys(("group", "response_id", "engine"), _name_or_whole),
 }

@@ -2,7 +2,8 @@
 
     advantage: float | list<float>      gap: list<float>, or learner_logprobs + sampler_logprobs: list<float>
     optional  mask: list<bool>, group: int | text, policy_version: int | list<int>, reward: float, engine, response_id:
-              text, padding: bool (the row is left out and counted), step and attempt: int (recordings only)
+              text, padding: bool (the row is left out and counted), turn_starts: list<int> (positions at which a turn
+              of the policy begins), step and attempt: int (recordings only)
 
 A null inside a list: with no `mask` column the position is masked; with one, a masked-in position without a gap is
 missing and one without an advantage has an unusable advantage (NaN), as has a response whose advantage is null. A
@@ -37,12 +38,14 @@ from triage_monitor.summary.rows_values import (
     as_flags,
     check_lengths,
     checked_settings,
+    turn_flags,
 )
 
 VALUE_COLUMNS = ("gap", "learner_logprobs", "sampler_logprobs")
 COLUMNS = (
     *VALUE_COLUMNS,
-    *("advantage", "mask", "group", "policy_version", "reward", "engine", "response_id", "padding", "step", "attempt"),
+    *("advantage", "mask", "group", "policy_version", "reward", "engine", "response_id", "padding", "turn_starts"),
+    *("step", "attempt"),
 )
 
 
@@ -121,6 +124,7 @@ def _read(table: pa.Table, ignored: tuple[str, ...], padding_rows: int) -> Updat
         rewards=None if _absent(table, "reward") else number_column("reward", table["reward"]),
         response_ids=None if _absent(table, "response_id") else text_column("response_id", table["response_id"]),
         engines=None if _absent(table, "engine") else text_column("engine", table["engine"]),
+        turn_starts=_turns(table, lead),
         padding_rows=padding_rows,
         settings=_settings(table.schema),
         ignored_columns=ignored,
@@ -172,6 +176,18 @@ def _version(table: pa.Table, lead: TokenColumn) -> tuple[Array | None, Array | 
     return column.values.astype(np.int64, copy=False), column.nulls
 
 
+def _turns(table: pa.Table, lead: TokenColumn) -> Array | None:
+    if _absent(table, "turn_starts"):
+        return None
+    column = token_column("turn_starts", table["turn_starts"], kinds="i")
+    if column.nulls is not None:
+        raise InputError(
+            "null", "holds a null", column="turn_starts", row=_row_of(int(np.argmax(column.nulls)), column)
+        )
+    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(lead.lengths, dtype=np.int64)])
+    return turn_flags(column.values.astype(np.int64, copy=False), column.lengths, bounds)
+
+
 def _check_versions(nulls: Array | None, mask: Array, lead: TokenColumn) -> None:
     if nulls is not None and (nulls & mask).any():
         row = _row_of(int(np.argmax(nulls & mask)), lead)
@@ -217,6 +233,8 @@ def table_from_rows(rows: UpdateRows, *, gap_type: str | None = None) -> pa.Tabl
     if rows.mask is not None or rows.missing is not None:
         mask = np.ones(rows.tokens, np.bool_) if rows.mask is None else rows.mask
         columns["mask"] = _lists(rows, mask, None)
+    if rows.turn_starts is not None:
+        columns["turn_starts"] = _turn_lists(rows, rows.turn_starts)
     if rows.policy_versions is not None:
         columns["policy_version"] = _either(rows, rows.policy_versions, rows.versions_per_token)
     plain = {"group": rows.groups, "reward": rows.rewards, "response_id": rows.response_ids, "engine": rows.engines}
@@ -235,6 +253,14 @@ def _lists(rows: UpdateRows, values: Any, nulls: Array | None) -> Any:
     offsets = pa.array(rows.offsets.astype(np.int32 if small else np.int64))
     flat = pa.array(values, mask=nulls)
     return (pa.ListArray if small else pa.LargeListArray).from_arrays(offsets, flat)
+
+
+def _turn_lists(rows: UpdateRows, flags: Array) -> Any:
+    place = np.flatnonzero(flags)
+    of = np.searchsorted(rows.offsets, place, side="right") - 1
+    ends = np.cumsum(np.bincount(of, minlength=rows.responses))
+    offsets = pa.array(np.concatenate([np.zeros(1, np.int64), ends]).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, pa.array((place - rows.offsets[of]).astype(np.int32)))
 
 
 def _narrowed(gap: Array, gap_type: str) -> Array:

@@ -32,7 +32,8 @@ SETTING_NAMES = ("temperature", "top_p", "top_k", "logprobs_mode", "learner", "p
 class UpdateRows:
     """T tokens in R responses: `gap`, or both log-probs, float32/64 [T]; `offsets` int64 [R+1]; `advantages` and
     `policy_versions` [R], or [T] when the flag beside them says so; `mask` and `missing` bool [T], None when every
-    position is a token and none is missing; `groups` int64 [R]; `rewards` float64 [R], NaN where unknown.
+    position is a token and none is missing; `groups` int64 [R]; `rewards` float64 [R], NaN where unknown; `turn_starts`
+    bool [T], where a turn of the policy begins.
 
     Arrays may be read-only views of the bytes they came from.
     """
@@ -49,6 +50,7 @@ class UpdateRows:
     rewards: Array | None = None
     response_ids: Array | None = None
     engines: Array | None = None
+    turn_starts: Array | None = None
     padding_rows: int = 0
     advantages_per_token: bool = False
     versions_per_token: bool = False
@@ -131,12 +133,14 @@ def rows_from_arrays(
     rewards: npt.ArrayLike | None = None,
     response_ids: Sequence[str] | None = None,
     engines: Sequence[str] | None = None,
+    turn_starts: Sequence[Sequence[int]] | None = None,
     padding_rows: int = 0,
     settings: Mapping[str, object] | None = None,
 ) -> UpdateRows:
     """The arrays of `summarize`: flat [T] with `offsets` [R+1], or (no offsets) lists of R per-response arrays.
 
-    `advantages` and `policy_versions` are [R] or [T] (R wins where both fit), or lists of per-response arrays.
+    `advantages` and `policy_versions` are [R] or [T] (R wins where both fit), or lists of per-response arrays;
+    `turn_starts` is a list of positions for each response.
     Raises InputError naming column, row and both lengths.
     """
     forms = {"gap": gap, "learner_logprobs": learner_logprobs, "sampler_logprobs": sampler_logprobs}
@@ -164,6 +168,7 @@ def rows_from_arrays(
         rewards=_per_response("rewards", rewards, bounds, np.dtype(np.float64)),
         response_ids=_per_response("response_ids", response_ids, bounds, np.dtype(object)),
         engines=_per_response("engines", engines, bounds, np.dtype(object)),
+        turn_starts=None if turn_starts is None else _turns(turn_starts, bounds),
         padding_rows=padding_rows,
         advantages_per_token=advantages_per_token,
         versions_per_token=versions_per_token,
@@ -270,6 +275,28 @@ def _per_response_or_token(name: str, value: Any, bounds: Array) -> tuple[Array 
         return flat, True
     detail = f"has {len(flat)} entries; there are {len(bounds) - 1} responses and {int(bounds[-1])} tokens"
     raise InputError("length", detail, column=name)
+
+
+def _turns(turn_starts: Sequence[Sequence[int]], bounds: Array) -> Array:
+    if len(turn_starts) != len(bounds) - 1:
+        detail = f"has {len(turn_starts)} entries; there are {len(bounds) - 1} responses"
+        raise InputError("length", detail, column="turn_starts")
+    lengths = _lengths("turn_starts", turn_starts)
+    values = np.concatenate([np.asarray(row, dtype=np.int64) for row in turn_starts]) if len(turn_starts) else lengths
+    return turn_flags(values, lengths, bounds)
+
+
+def turn_flags(values: Array, lengths: Array, bounds: Array) -> Array:
+    """Positions within each response -> bool [T]; a position outside its response is refused."""
+    of = np.repeat(np.arange(len(lengths)), lengths)
+    wrong = np.flatnonzero((values < 0) | (values >= np.diff(bounds)[of]))
+    if len(wrong):
+        row = int(of[wrong[0]])
+        detail = f"names position {values[wrong[0]]} of {int(bounds[row + 1] - bounds[row])}"
+        raise InputError("turn_start", detail, column="turn_starts", row=row)
+    flags = np.zeros(int(bounds[-1]), np.bool_)
+    flags[bounds[:-1][of] + values] = True
+    return flags
 
 
 def _groups(groups: Any, bounds: Array) -> Array | None:

@@ -1,0 +1,214 @@
+"""UpdateRows -> Symptoms. First every response is classified on its own, then token statistics are taken over what is
+not suspicious, so that a few broken responses do not bend the slope or the offset of the others.
+
+    shifted     the learner's log-probs fit the sampler's of another position: mean abs(l_t - s_(t+k)) at most 0.35 of
+                that at k = 0, correlation 0.8 or more there and 0.2 less at k = 0 (8 pairs at least)
+    broken      8 tokens or more, abs(mean gap) above 1 and half of the tokens off by more than 0.5
+    padding     every gap exactly 0 and every advantage 0; `zero_rows`: every gap exactly 0, some advantage not
+    offset_*    half of the tokens within a quarter of the response's median gap, which is 0.015 nats or more
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from triage_monitor.summary.rows_values import UpdateRows
+from triage_monitor.summary.sketch import CELLS, bin_of
+from triage_monitor.summary.symptoms import (
+    CLASSES,
+    COUNT_NAMES,
+    ENGINE_BINS,
+    FINE_PER_BIN,
+    GAP_BINS,
+    LEVEL_EDGES,
+    LEVELS,
+    SCALE,
+    WORDS,
+    ZERO_GAP,
+    Counts,
+    Symptoms,
+    merge_symptoms,
+    smallest,
+)
+from triage_monitor.summary.symptoms_runs import zero_runs
+from triage_monitor.summary.symptoms_shapes import add_alignment, add_places
+from triage_monitor.summary.symptoms_view import Flags, Floats, Looked, looked_at
+
+MIN_TOKENS = 8
+OFFSET_FLOOR, OFFSET_SPREAD = 0.015, 0.25
+MAD_TO_SIGMA = 1.4826
+LIKELY_SUM = -0.2  # learner + sampler below: a token that was a choice
+FIT_LIMIT = 32.0
+
+
+def symptoms_of(rows: UpdateRows) -> Symptoms:
+    """What one shard shows; a pure function of its rows."""
+    if rows.tokens == 0:
+        return Symptoms.empty()
+    view = looked_at(rows)
+    counts: Counter[str] = Counter()
+    classes, filled = zero_runs(view)
+    flawed = np.logical_or.reduce(list(classes.values()))
+    classes["misaligned"] = add_alignment(view, flawed, counts)
+    flawed = flawed | classes["misaligned"]
+    classes |= _responses(view, flawed, counts)
+    clean = view.drawn & ~flawed & ~classes["broken"] & ~classes["padding"]
+    for name in CLASSES:
+        counts[name] += int((classes[name] & view.drawn).sum())
+    counts["dummy_tokens"] += int(filled[view.drawn & ~classes["degenerate"]].sum())
+    counts["degenerate_tokens"] += int(filled[view.drawn & classes["degenerate"]].sum())
+    add_places(view, view.drawn & (~flawed | classes["appended"]) & ~classes["broken"], counts)
+    gaps = _tokens(view, clean, counts)
+    base = Symptoms(
+        np.array([counts[name] for name in COUNT_NAMES], np.int64),
+        gaps,
+        _seen(view, clean),
+        _engines(view),
+        _examples(view, classes),
+        {name: (value,) for name, value in rows.settings.items()},
+    )
+    return merge_symptoms((base,))  # brings bounded lists into their bounds
+
+
+def _responses(view: Looked, flawed: Flags, counts: Counter[str]) -> dict[str, Flags]:
+    heard = view.size > 0
+    mean = np.divide(view.sum_of(view.gap, view.valid), view.size, where=heard, out=np.zeros(view.responses))
+    centre, typical = view.median_of(view.gap), view.median_of(np.abs(view.gap))
+    spread = MAD_TO_SIGMA * view.median_of(np.abs(view.gap - centre[view.of]))
+    enough = (view.size >= MIN_TOKENS) & ~flawed
+    broken = enough & (np.abs(mean) > 1.0) & (typical > 0.5)
+    calm = enough & (np.abs(mean) <= 0.25) & (typical <= 0.25)
+    equal = heard & (view.count_of(view.valid & (view.gap == 0)) == view.size)
+    weightless = heard & (view.count_of(view.valid & (view.advantage == 0)) == view.size)
+    padding, zero_rows = equal & weightless, equal & ~weightless
+    offset = enough & ~broken & (np.abs(centre) >= OFFSET_FLOOR) & (spread <= OFFSET_SPREAD * np.abs(centre))
+    drawn = view.drawn
+    for name, where in (
+        ("responses", heard),
+        ("short", heard & (view.size <= 4)),
+        ("medium", (view.size > 4) & (view.size < 16)),
+        ("long", view.size >= 16),
+        ("testable", view.size >= MIN_TOKENS),
+        ("zero_advantage", weightless),
+        ("between", enough & ~broken & ~calm),
+        ("calm", calm),
+        ("offset_neg", offset & (centre < 0)),
+        ("offset_pos", offset & (centre > 0)),
+    ):
+        counts[name] += int((where & drawn).sum())
+    fixed = np.rint(centre[offset & drawn] * SCALE).astype(np.int64)
+    counts["offset_sum"] += int(fixed.sum())
+    counts["offset_squares"] += int((fixed * fixed).sum())
+    counts["padding_tokens"] += int(view.size[padding & drawn].sum())
+    counts["zero_row_tokens"] += int(view.size[zero_rows & drawn].sum())
+    return {"broken": broken, "padding": padding, "zero_rows": zero_rows}
+
+
+def _tokens(view: Looked, clean: Flags, counts: Counter[str]) -> Counts:
+    drawn = view.valid & view.drawn[view.of]
+    calm = view.valid & clean[view.of]
+    counts["tokens"] += int(drawn.sum())
+    counts["zero_gap"] += int((drawn & (view.gap == 0)).sum())
+    _coarseness("gap", view.gap[calm], counts)
+    _lags(view, drawn, counts)
+    gaps = np.zeros((2 * LEVELS + 1, GAP_BINS), np.int64)
+    with np.errstate(over="ignore"):
+        cell = bin_of(view.gap) - CELLS
+    place = ZERO_GAP + np.sign(cell) * -(-np.abs(cell) // FINE_PER_BIN)
+    gaps[2 * LEVELS] = np.bincount(place[calm], minlength=GAP_BINS)
+    if view.learner is None or view.sampler is None:
+        return gaps
+    counts["pairs"] += int(drawn.sum())
+    _fillers(view, counts)
+    for row, (name, values) in enumerate((("sampler", view.sampler), ("learner", view.learner))):
+        _coarseness(name, values[calm], counts)
+        level = np.searchsorted(LEVEL_EDGES, values[calm], side="right")
+        table = np.bincount(level * GAP_BINS + place[calm], minlength=LEVELS * GAP_BINS)
+        gaps[row * LEVELS : (row + 1) * LEVELS] = table.reshape(LEVELS, GAP_BINS)
+    with np.errstate(invalid="ignore"):
+        both = view.learner + view.sampler
+        fit = calm & (both < LIKELY_SUM) & (view.learner > -FIT_LIMIT) & (view.sampler > -FIT_LIMIT)
+    learner, sampler = (np.rint(side[fit] * SCALE).astype(np.int64) for side in (view.learner, view.sampler))
+    counts["fit_n"] += len(learner)
+    counts["fit_l"] += int(learner.sum())
+    counts["fit_s"] += int(sampler.sum())
+    counts["fit_ll"] += int((learner * learner).sum())
+    counts["fit_ss"] += int((sampler * sampler).sum())
+    counts["fit_ls"] += int((learner * sampler).sum())
+    return gaps
+
+
+def _fillers(view: Looked, counts: Counter[str]) -> None:
+    """Values that no engine computes for a token it sampled."""
+    assert view.learner is not None and view.sampler is not None
+    here = view.present & view.drawn[view.of]
+    counts["sampler_infinite"] += int((here & np.isneginf(view.sampler)).sum())
+    counts["sentinels"] += int((here & view.sentinel).sum())
+    counts["learner_zero"] += int((here & view.valid & (view.learner == 0) & (view.sampler < -1.0)).sum())
+
+
+def _coarseness(name: str, values: Floats, counts: Counter[str]) -> None:
+    """How many values are bfloat16 numbers exactly, and how many of these need more than four significant bits."""
+    values = values[values != 0]
+    narrow = values.astype(np.float32)
+    bits = narrow.view(np.uint32)
+    coarse = (narrow == values) & ((bits & 0xFFFF) == 0)
+    counts[f"{name}_values"] += len(values)
+    counts[f"{name}_coarse"] += int(coarse.sum())
+    if name != "gap":
+        counts[f"{name}_rich"] += int((coarse & ((bits >> 16) & 0x07 != 0)).sum())
+
+
+def _lags(view: Looked, drawn: Flags, counts: Counter[str]) -> None:
+    versions = view.rows.policy_versions
+    if versions is None or not len(versions):
+        return
+    lag = int(versions.max()) - versions[view.place if view.rows.versions_per_token else view.chosen[view.of]]
+    for name, here in (("0", lag == 0), ("1", lag == 1), ("2_plus", lag > 1)):
+        counts[f"lag_{name}"] += int((drawn & here).sum())
+
+
+def _seen(view: Looked, clean: Flags) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
+    """Bitmaps of the distinct values: as many bits as a hash of each value sets."""
+    here = view.valid & clean[view.of]
+    words = np.zeros((2, WORDS), np.uint64)
+    for row, values in enumerate((view.sampler, view.gap)):
+        if values is not None:
+            mixed = values[here].astype(np.float32).view(np.uint32).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+            bits = np.unique(mixed >> np.uint64(54))
+            np.bitwise_or.at(
+                words[row], (bits >> np.uint64(6)).astype(np.int64), np.uint64(1) << (bits & np.uint64(63))
+            )
+    return words
+
+
+def _engines(view: Looked) -> dict[str, Counts]:
+    names = view.rows.engines
+    if names is None:
+        return {}
+    mean = view.sum_of(np.minimum(np.abs(view.gap), 1e3), view.valid) / np.maximum(view.size, 1)
+    with np.errstate(divide="ignore"):
+        place = np.clip(np.floor(4 * (np.log2(mean) + 14)), 0, ENGINE_BINS - 1)
+    engines: dict[str, Counts] = {}
+    for response in np.flatnonzero(view.drawn & (view.size >= 1)):
+        name = names[view.chosen[response]]
+        if name is not None:
+            bins = engines.setdefault(str(name), np.zeros(ENGINE_BINS, np.int64))
+            bins[int(place[response])] += 1
+    return engines
+
+
+def _examples(view: Looked, classes: dict[str, Flags]) -> dict[str, tuple[str, ...]]:
+    """The names of the responses found, suspects included, and of their engines."""
+    ids, engines = view.rows.response_ids, view.rows.engines
+    examples: dict[str, tuple[str, ...]] = {}
+    for name, where in classes.items():
+        chosen = view.chosen[where]
+        if not len(chosen):
+            continue
+        examples[name] = smallest((str(row) if ids is None else str(ids[row]) for row in chosen), len(chosen))
+        if engines is not None:
+            examples[f"{name}@engine"] = smallest((str(engines[row]) for row in chosen), len(chosen))
+    return examples
