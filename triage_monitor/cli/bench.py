@@ -1,5 +1,7 @@
 """`triage-monitor bench`: how fast the kernel is, each figure beside its baseline measured in the same run.
 
+The other benchmarks are commands of the same group: `bench early-warning`, `bench closed-loop`.
+
 Absolute times say more about the machine than about us, so every row is a ratio: to the vectorised numpy form of the
 same statistics, and to reading the gaps once (`numpy.sum`). Contenders take turns, one thread each, and the best turn
 counts. The gaps are synthetic: a narrow body with Student-t tails, ragged responses.
@@ -11,9 +13,13 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
+
+MORE = ("bench_warning", "bench_closed_loop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +33,26 @@ class BenchRow:
 
 
 def register(app: typer.Typer) -> None:
-    @app.command(epilog="Example: triage-monitor bench --tokens 10000000 --json")
+    group = typer.Typer(
+        invoke_without_command=True,
+        epilog="Example: triage-monitor bench --tokens 10000000 --json",
+    )
+    app.add_typer(group, name="bench")
+    for name in MORE:
+        if find_spec(f"triage_monitor.cli.{name}") is not None:
+            import_module(f"triage_monitor.cli.{name}").register(group)
+
+    @group.callback()
     def bench(
+        context: typer.Context,
         tokens: Annotated[int, typer.Option(min=100_000, help="Tokens in the synthetic update.")] = 10_000_000,
         responses: Annotated[int, typer.Option(min=8, help="Ragged responses they are cut into.")] = 2_048,
         turns: Annotated[int, typer.Option(min=1, help="Turns each contender takes; the best counts.")] = 5,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
     ) -> None:
-        """Throughput of the kernel with every statistic, against numpy and against reading the memory once."""
+        """By itself: throughput of the kernel with every statistic, against numpy and reading the memory once."""
+        if context.invoked_subcommand is not None:
+            return
         rows = kernel_rows(tokens, responses, turns)
         if as_json:
             print(json.dumps({"synthetic": True, "kernel": [asdict(row) for row in rows]}, indent=2))

@@ -2,8 +2,8 @@
 
     field line      levels that frameworks print in their manuals, on single updates: as printed, and tuned
     magnitude       every indicator of gap size, in every form (`rivals_level`): the best is the one to beat
-    tail            the deep tail by itself: what a combination has to add to
-    direction       the paper's statistics one at a time, on both sides: does direction lead?
+    tail            the deep tail by itself, also by the sign of A: what a combination has to add to
+    direction       ratios between the sides one at a time, upwards and downwards: does direction lead?
     segment         its local statistics one at a time
     trend, change point, loss, reward
 
@@ -60,10 +60,10 @@ def _contracting(values: Floats) -> Floats:
 _MAGNITUDE: tuple[tuple[str, str, Turn, float, float], ...] = (
     ("abs_delta_mean", "abs_delta_mean", _same, 0.01, 1.0),
     ("kl_k1", "kl_k1", _same, 0.001, 1.0),
-    ("kl_k3", "kl_k3", _same, 0.001, 3.0),
-    ("mult_prob_error - 1", "mult_prob_error", _excess, 0.01, 10.0),
+    ("kl_k3", "kl_k3", _same, 0.001, 30.0),
+    ("mult_prob_error - 1", "mult_prob_error", _excess, 0.01, 100.0),
     ("1 - ess_fraction", "ess_fraction", _complement, 0.005, 0.999),
-    ("chi2_token", "chi2_token", _same, 0.01, 1e5),
+    ("chi2_token", "chi2_token", _same, 0.01, 1e9),
     ("1 - near_zero_fraction", "near_zero_fraction", _complement, 0.05, 0.9),
     ("-q0.05", "q0.05_all", _negative, 0.02, 3.0),
     ("delta_std", "delta_std", _same, 0.03, 3.0),
@@ -72,6 +72,8 @@ _TAIL: tuple[tuple[str, str, Turn, float, float], ...] = (
     ("-q0.001", "q0.001_all", _negative, 0.2, 20.0),
     ("-q0.001, A < 0", "q0.001_neg", _negative, 0.2, 20.0),
     ("-q0.001, A > 0", "q0.001_pos", _negative, 0.2, 20.0),
+    ("deep_tail_neg", "deep_tail_neg", _same, 1e-5, 0.5),
+    ("deep_tail_pos", "deep_tail_pos", _same, 1e-5, 0.5),
     ("mismatch_energy", "mismatch_energy", _same, 0.001, 3.0),
 )
 # the same, with the other side's turn and range where falling might be the sign
@@ -85,8 +87,6 @@ _DIRECTION: tuple[tuple[str, str, tuple[tuple[str, Turn, float, float], ...]], .
         "amplification_balance",
         (("up", _amplifying, 0.3, 0.99), ("down", _contracting, 0.3, 0.99)),
     ),
-    ("deep_tail_neg", "deep_tail_neg", (("up", _same, 1e-5, 0.3),)),
-    ("deep_tail_pos", "deep_tail_pos", (("up", _same, 1e-5, 0.3),)),
 )
 _SEGMENT: tuple[tuple[str, str, tuple[tuple[str, Turn, float, float], ...]], ...] = (
     ("1 - masked_response_fraction", "masked_response_fraction", (("up", _complement, 0.01, 0.99),)),
@@ -97,10 +97,10 @@ _SEGMENT: tuple[tuple[str, str, tuple[tuple[str, Turn, float, float], ...]], ...
 # title, indicator, turn, levels printed, lowest and highest level tried when tuned
 _LINES: tuple[tuple[str, str, Turn, tuple[float, ...], float, float], ...] = (
     ("mean abs gap above", "abs_delta_mean", _same, (0.1,), 0.01, 1.0),
-    ("KL k3 above", "kl_k3", _same, (0.01, 0.03, 0.1), 0.001, 3.0),
-    ("mult_prob_error above", "mult_prob_error", _same, (1.05,), 1.01, 10.0),
-    ("lost sample size (1 - ESS) above", "ess_fraction", _complement, (0.7,), 0.005, 0.999),
-    ("chi-square above", "chi2_token", _same, (1.0,), 0.01, 1e5),
+    ("KL k3 above", "kl_k3", _same, (0.01, 0.03, 0.1), 0.001, 30.0),
+    ("mult_prob_error above", "mult_prob_error", _same, (1.05,), 1.01, 100.0),
+    ("1 - ESS above", "ess_fraction", _complement, (0.7,), 0.005, 0.9999),
+    ("chi-square above", "chi2_token", _same, (1.0,), 0.01, 1e9),
 )
 
 
@@ -138,7 +138,7 @@ def _several(family: str, rows: tuple[tuple[str, str, tuple[tuple[str, Turn, flo
 def _field_lines() -> list[Entry]:
     entries = []
     for title, name, turn, levels, low, high in _LINES:
-        statistic = InForm(Indicator(name, turn), "update", "absolute")
+        statistic = InForm(Indicator(name, turn), "update", "abs")
         for level in levels:
             line = Level(f"{title} {level:g}", "field line", statistic, (), fixed=level)
             entries.append(Entry(line.name, "field line", (line,), tuned=False))

@@ -22,7 +22,8 @@ from triage_monitor.evaluation.rivals_trend import mean_abs_gap
 from triage_monitor.evaluation.scoring import Floats
 from triage_monitor.evaluation.series import RunSeries
 
-ALLOWANCES = (0.5, 1.0)
+ALLOWANCES = (0.5, 1.0, 2.0, 4.0, 8.0)
+TOLERANCES: dict[Form, tuple[float, ...]] = {"rel": (0.005, 0.1, 0.3), "dev": (0.5, 2.0, 5.0)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Cusum:
     allowance: float
 
     def __call__(self, run: RunSeries) -> Floats:
-        deviations = in_form(mean_abs_gap(run), "deviations")
+        deviations = in_form(mean_abs_gap(run), "dev")
         sums, so_far = np.full(deviations.shape, np.nan), 0.0
         for step in range(BASELINE, deviations.size):
             if np.isfinite(deviations[step]):
@@ -41,7 +42,7 @@ class Cusum:
 
 def cusum() -> tuple[Level, ...]:
     return tuple(
-        Level(f"CUSUM (allowance {allowance:g})", "change point", Cusum(allowance), spaced(1.0, 3_000.0, 60))
+        Level(f"CUSUM (allowance {allowance:g})", "change point", Cusum(allowance), spaced(1.0, 100_000.0, 60))
         for allowance in ALLOWANCES
     )
 
@@ -54,6 +55,7 @@ class Streamed:
     kind: Literal["adwin", "page-hinkley"]
     form: Form
     grid: tuple[float, ...]
+    tolerance: float = 0.0  # of Page-Hinkley alone
     family: str = "change point"
     fixed: float | None = None
 
@@ -62,7 +64,7 @@ class Streamed:
         known = [(int(step), float(values[step])) for step in np.flatnonzero(np.isfinite(values))]
         if self.kind == "adwin":
             return list(_adwin(known, parameter))
-        return list(_page_hinkley(known, parameter, tolerance=0.005 if self.form == "relative" else 0.5))
+        return list(_page_hinkley(known, parameter, self.tolerance))
 
 
 def _adwin(values: Iterable[tuple[int, float]], delta: float) -> Iterable[int]:
@@ -93,10 +95,14 @@ def _river() -> Any:
 
 
 def adwin() -> tuple[Streamed, ...]:
-    confidences = spaced(1e-12, 0.9, 16)
-    return tuple(Streamed(f"ADWIN ({form})", "adwin", form, confidences) for form in ("relative", "deviations"))
+    confidences = spaced(1e-12, 0.9, 8)
+    return tuple(Streamed(f"ADWIN ({form})", "adwin", form, confidences) for form in ("rel", "dev"))
 
 
 def page_hinkley() -> tuple[Streamed, ...]:
-    grids: dict[Form, tuple[float, ...]] = {"relative": spaced(0.1, 30.0, 24), "deviations": spaced(2.0, 2_000.0, 24)}
-    return tuple(Streamed(f"Page-Hinkley ({form})", "page-hinkley", form, grid) for form, grid in grids.items())
+    grids: dict[Form, tuple[float, ...]] = {"rel": spaced(0.1, 300.0, 24), "dev": spaced(2.0, 200_000.0, 30)}
+    return tuple(
+        Streamed(f"Page-Hinkley ({form}, {tolerance:g})", "page-hinkley", form, grid, tolerance)
+        for form, grid in grids.items()
+        for tolerance in TOLERANCES[form]
+    )

@@ -2,9 +2,9 @@
 
 A statistic is a series over the run in one of three forms, of a quantity that grows with trouble:
 
-    absolute   x
-    relative   x / median of x over the run's own first BASELINE updates, undefined where that is not positive
-    deviations (x - that median) / (1.4826 * MAD over the same updates)
+    abs   x
+    rel   x / median of x over the run's own first BASELINE updates, undefined where that is not positive
+    dev   (x - that median) / (1.4826 * MAD over the same updates)
 
 The baseline is complete before the first update that counts (`scoring.WARMUP`), and the last two forms are undefined
 until then. An undefined statistic raises nothing.
@@ -14,12 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
 
 from triage_monitor.errors import InputError
 from triage_monitor.evaluation.scoring import WARMUP, Floats
@@ -32,7 +30,7 @@ MAD_TO_SIGMA = 1.4826
 GRID = 40
 
 Scope = Literal["update", "window"]
-Form = Literal["absolute", "relative", "deviations"]
+Form = Literal["abs", "rel", "dev"]
 Statistic = Callable[[RunSeries], Floats]
 
 
@@ -46,20 +44,17 @@ class Level:
     fixed: float | None = None
 
     def alarms(self, run: RunSeries, parameter: float) -> list[int]:
-        above = _computed(self.statistic, run) > parameter
-        return [int(step) for step in np.flatnonzero(in_a_row(above, self.sustained))]
+        return [int(step) for step in np.flatnonzero(self.held(run) > parameter)]
 
-
-@lru_cache(maxsize=1)  # one run is asked under many parameters in turn
-def _computed(statistic: Statistic, run: RunSeries) -> Floats:
-    return statistic(run)
-
-
-def in_a_row(true: NDArray[np.bool_], count: int) -> NDArray[np.bool_]:
-    """Whether this and the `count` - 1 before are all true."""
-    if count == 1 or true.size < count:
-        return true & (count == 1)
-    return np.concatenate([np.zeros(count - 1, bool), sliding_window_view(true, count).all(axis=1)])
+    def held(self, run: RunSeries) -> Floats:
+        """The level that the last `sustained` values all stood above; NaN where one of them is undefined."""
+        values = self.statistic(run)
+        if self.sustained == 1:
+            return values
+        held = np.full(values.shape, np.nan)
+        if values.size >= self.sustained:
+            held[self.sustained - 1 :] = sliding_window_view(values, self.sustained).min(axis=1)
+        return held
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +86,7 @@ class InForm:
 
 def in_form(values: Floats, form: Form, first: int = 0) -> Floats:
     """`first` is the index at which the baseline begins."""
-    if form == "absolute":
+    if form == "abs":
         return values
     known = values[first:BASELINE]
     known = known[np.isfinite(known)]
@@ -99,9 +94,9 @@ def in_form(values: Floats, form: Form, first: int = 0) -> Floats:
     if values.size <= BASELINE or known.size < LEAST_KNOWN:
         return result
     middle = float(np.median(known))
-    unit = middle if form == "relative" else MAD_TO_SIGMA * float(np.median(np.abs(known - middle)))
+    unit = middle if form == "rel" else MAD_TO_SIGMA * float(np.median(np.abs(known - middle)))
     if unit > 0:
-        shift = 0.0 if form == "relative" else middle
+        shift = 0.0 if form == "rel" else middle
         result[BASELINE:] = (values[BASELINE:] - shift) / unit
     return result
 
@@ -110,16 +105,16 @@ def spaced(low: float, high: float, count: int = GRID) -> tuple[float, ...]:
     return tuple(float(value) for value in np.geomspace(low, high, count))
 
 
-RELATIVE_GRID = spaced(1.03, 30.0)
-DEVIATION_GRID = spaced(1.0, 300.0)
+RELATIVE_GRID = spaced(1.03, 1_000.0, 60)
+DEVIATION_GRID = spaced(1.0, 10_000.0, 60)
 
 
 def forms(title: str, family: str, indicator: Indicator, low: float, high: float) -> tuple[Level, ...]:
     """The indicator over the trailing window and over three updates in a row, each in every form."""
     grids: dict[Form, tuple[float, ...]] = {
-        "absolute": spaced(low, high),
-        "relative": RELATIVE_GRID,
-        "deviations": DEVIATION_GRID,
+        "abs": spaced(low, high),
+        "rel": RELATIVE_GRID,
+        "dev": DEVIATION_GRID,
     }
     scopes: tuple[tuple[Scope, int], ...] = (("window", 1), ("update", 3))
     return tuple(

@@ -28,7 +28,7 @@ from triage_monitor.evaluation.scoring import Floats
 from triage_monitor.evaluation.series import RunSeries
 
 RECENT = 25
-SPIKES = spaced(2.0, 1_000.0)
+SPIKES = spaced(2.0, 100_000.0, 60)
 
 
 def loss(run: RunSeries) -> Floats:
@@ -111,7 +111,7 @@ def entropy_level() -> tuple[Level, ...]:
 
 
 def _against_baseline(title: str, read: Callable[[RunSeries], Floats]) -> tuple[Level, ...]:
-    grids: dict[Form, tuple[float, ...]] = {"relative": RELATIVE_GRID, "deviations": DEVIATION_GRID}
+    grids: dict[Form, tuple[float, ...]] = {"rel": RELATIVE_GRID, "dev": DEVIATION_GRID}
     return tuple(
         Level(f"{title} ({form})", "loss", AgainstBaseline(read, form), grid, sustained=3)
         for form, grid in grids.items()

@@ -55,12 +55,25 @@ class Alarm(Protocol):
 
 def episodes(on: Sequence[int]) -> list[int]:
     """The updates at which an episode begins, out of those at which the alarm is on."""
-    counted = np.asarray(on, np.int64)
-    counted = counted[counted >= WARMUP]
-    if not counted.size:
-        return []
-    fresh = np.concatenate([[True], np.diff(counted) > SILENCE])
-    return [int(step) for step in counted[fresh]]
+    begun: list[int] = []
+    last = -SILENCE - 1
+    for step in on:
+        if step >= WARMUP:
+            if step - last > SILENCE:
+                begun.append(step)
+            last = step
+    return begun
+
+
+def sweep(on: NDArray[np.bool_]) -> tuple[Steps, Steps]:
+    """The same for many parameters at once: `on` [parameters, updates] -> first counted update or NEVER, episodes."""
+    counted = on.copy()
+    counted[:, :WARMUP] = False
+    steps = np.arange(on.shape[1])
+    newest = np.maximum.accumulate(np.where(counted, steps, -SILENCE - 1), axis=1)
+    before = np.concatenate([np.full((len(on), 1), -SILENCE - 1), newest[:, :-1]], axis=1)
+    begun = counted & (steps - before > SILENCE)
+    return np.where(begun.any(axis=1), begun.argmax(axis=1), NEVER), begun.sum(axis=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triage_monitor.evaluation.scoring import NEVER, Alarm, Answer, Runs, Steps, episodes
+from triage_monitor.evaluation.rivals_level import Level
+from triage_monitor.evaluation.scoring import NEVER, Alarm, Answer, Runs, Steps, sweep
 from triage_monitor.evaluation.series import RunSeries
 from triage_monitor.testbed.outcome import CollapseRule
 
@@ -82,15 +83,18 @@ def ask(entries: Sequence[Entry], runs: Sequence[RunSeries], progress: Progress)
 
 def _ask(alarm: Alarm, runs: Sequence[RunSeries]) -> Answers:
     parameters = tuple(sorted({*alarm.grid, *(() if alarm.fixed is None else (alarm.fixed,))}))
-    first = np.full((len(parameters), len(runs)), NEVER, np.int64)
-    count = np.zeros_like(first)
-    for column, run in enumerate(runs):  # runs outside: what an alarm computes of a run serves all its parameters
-        for row, parameter in enumerate(parameters):
-            begun = episodes(alarm.alarms(run, parameter))
-            count[row, column] = len(begun)
-            if begun:
-                first[row, column] = begun[0]
+    swept = [sweep(_on(alarm, run, parameters)) for run in runs]
+    first, count = (np.stack(columns, axis=1) for columns in zip(*swept, strict=True))
     return Answers(parameters, first, count)
+
+
+def _on(alarm: Alarm, run: RunSeries, parameters: Sequence[float]) -> NDArray[np.bool_]:
+    if isinstance(alarm, Level):
+        return alarm.held(run) > np.array(parameters)[:, None]
+    on = np.zeros((len(parameters), len(run.steps)), bool)
+    for row, parameter in enumerate(parameters):
+        on[row, list(alarm.alarms(run, parameter))] = True
+    return on
 
 
 def ends(runs: Sequence[RunSeries], rule: CollapseRule) -> Runs:
