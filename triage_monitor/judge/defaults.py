@@ -14,45 +14,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from triage_monitor.errors import ConfigError
+from triage_monitor.judge.alarm_rate import HIGHEST_RATE, LOWEST_RATE
 from triage_monitor.judge.baseline import BaselineSettings
 from triage_monitor.judge.rules import Criterion, Form, Hysteresis, Rule, Take
+from triage_monitor.judge.score import SCORE, ScoreSettings, Term
 
 # Below these an indicator is noise whatever multiple of its baseline it is: two exact paths agree to about 1e-6 nats.
 TAIL_FLOOR_NATS = 0.1
 ENERGY_FLOOR = 5e-4
 UNMASKED_FLOOR = 0.02
+GAP_FLOOR_NATS = 1e-3
+PRESSURE_FLOOR = 1e-2
 
 
-def _tail(level: float, leave: float) -> Criterion:
-    return Criterion("q0.001_all", level, leave, take=Take.NEGATIVE, floor=TAIL_FLOOR_NATS)
-
-
-def _energy(level: float, leave: float) -> Criterion:
-    return Criterion("mismatch_energy", level, leave, floor=ENERGY_FLOOR)
-
-
-def _unmasked(level: float, leave: float) -> Criterion:
-    return Criterion("masked_response_fraction", level, leave, take=Take.COMPLEMENT, floor=UNMASKED_FLOOR)
-
-
-DRIFT = Rule(
-    criteria=(
-        _tail(1.5, 1.3),
-        _energy(2.0, 1.6),
-        Criterion("rho_pressure", 1.5, 1.3),
-        _unmasked(2.4, 1.9),
-    ),
-    votes=1,
+# Terms and weights were chosen on the benchmark's development runs alone (`bench early-warning`).
+SCORE_TERMS = (
+    Term("q0.001_neg", 0.5, TAIL_FLOOR_NATS, Take.NEGATIVE),
+    Term("q0.001_pos", 0.5, TAIL_FLOOR_NATS, Take.NEGATIVE),
+    Term("mismatch_energy", 0.5, ENERGY_FLOOR),  # in nats squared: half an e-fold counts as one of the others
+    Term("abs_delta_mean", 1.0, GAP_FLOOR_NATS),
+    Term("masked_response_fraction", 0.5, UNMASKED_FLOOR, Take.COMPLEMENT),
+    Term("rho_pressure", 0.5, PRESSURE_FLOOR),
 )
-PRE_TERMINAL = Rule(
-    criteria=(
-        _tail(2.0, 1.7),
-        _energy(3.3, 2.6),
-        Criterion("rho_pressure", 3.0, 2.5, form=Form.ABS),
-        _unmasked(3.0, 2.4),
-    ),
-    votes=2,
-)
+SCORE_SETTINGS = ScoreSettings(SCORE_TERMS, trend_weight=1.0, reward_weight=5.0, grad_norm_weight=6.0)
+
+
+def _score(level: float, leave: float) -> Criterion:
+    return Criterion(SCORE, level, leave, form=Form.ABS)
+
+
+DRIFT = Rule((_score(0.6, 0.5),))
+PRE_TERMINAL = Rule((_score(1.0, 0.8),))
 TERMINAL = Rule(
     criteria=(
         Criterion("q0.05_all", 2.5, 2.0, take=Take.NEGATIVE, floor=0.05),
@@ -93,17 +85,21 @@ class DetectorSettings:
     material_tail_nats: float = TAIL_FLOOR_NATS  # -q0.001 below this: no tail to speak of, nothing leads
     drift: Rule = DRIFT
     pre_terminal: Rule = PRE_TERMINAL
+    score: ScoreSettings = SCORE_SETTINGS
+    alarms_per_1000_updates: float = 1.0
     terminal: Rule = TERMINAL
     reward: RewardRule = field(default_factory=RewardRule)
 
     def __post_init__(self) -> None:
         if self.material_tail_nats < 0:
             raise ConfigError("material_tail_nats must not be negative")
+        if not LOWEST_RATE <= self.alarms_per_1000_updates <= HIGHEST_RATE:
+            raise ConfigError(f"alarms_per_1000_updates must be from {LOWEST_RATE:g} to {HIGHEST_RATE:g}")
 
     def learned(self) -> tuple[str, ...]:
         """Indicators a baseline is needed for."""
         rules = (self.drift, self.pre_terminal, self.terminal)
-        return baseline_names(*rules)
+        return tuple(sorted({*baseline_names(*rules), *self.score.learned()}))
 
 
 def baseline_names(*rules: Rule) -> tuple[str, ...]:

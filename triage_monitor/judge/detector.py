@@ -1,16 +1,13 @@
 """Indicator history in, stage out: four rules on trailing windows, each a count of sustained criteria.
 
-    drift         one leading indicator has left the run's own baseline
-    pre_terminal  two have, by more
+    drift         the early-warning score (`score`) is most of the way to the alarm
+    pre_terminal  the score is at the alarm: the threshold whose rate of false alarms the user chose
     terminal      the bulk of the distribution has moved (q0.05, mean gap, share near zero), or the reward has fallen
                   below half of its best while a leading indicator is out; latches until `clear` or a new attempt
     healthy       none of these, on enough data, with a baseline
 
-Which indicators lead, and their levels, are configuration (`defaults`): on the prototype testbed the deep negative
-tail, the mismatch energy, 1 - masked_response_fraction and rho_pressure rose before the reward fell; rho_asym, q0.05,
-the near-zero share and the mean gap came with it or after. Direction therefore raises a notice (`notices`), never a
-stage. At a fast learning rate the baseline itself moves, and runs that stay well enter `drift` too: that is why one
-indicator alone is only called drift.
+Rules, terms and levels are configuration (`defaults`), chosen on the benchmark's development runs. Direction alone
+raises an alarm of its own (`notices`), never a stage.
 
 Before there is a verdict: `warming_up` (too few tokens, responses or updates, too many unusable tokens, no baseline
 yet) and `not_observable`. Neither forgets what the rules had counted, and neither hides a latched `terminal`.
@@ -27,6 +24,7 @@ from triage_monitor.judge.baseline import Baseline, forget_from, learn
 from triage_monitor.judge.defaults import DetectorSettings, MinimumData, is_material
 from triage_monitor.judge.observation import Observation, direction_numbers
 from triage_monitor.judge.rules import Hysteresis, HysteresisState, Reading, RuleState, evidence_of
+from triage_monitor.judge.score import SCORE, TREND_UPDATES, History, Score, early_warning
 from triage_monitor.judge.stages import Stage, Transition
 
 
@@ -46,6 +44,8 @@ class DetectorState:
     pre_terminal: RuleState = field(default_factory=RuleState)
     terminal: RuleState = field(default_factory=RuleState)
     reward: HysteresisState = field(default_factory=HysteresisState)
+    levels: tuple[float | None, ...] = ()  # the score's level of the newest judged windows, for its trend
+    score: Score | None = None  # of the newest judged window; not stored
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -61,6 +61,7 @@ class DetectorState:
             "pre_terminal": self.pre_terminal.to_dict(),
             "terminal": self.terminal.to_dict(),
             "reward": [self.reward.inside, self.reward.streak],
+            "levels": list(self.levels),
         }
 
     @classmethod
@@ -78,6 +79,7 @@ class DetectorState:
             pre_terminal=RuleState.from_dict(data["pre_terminal"]),
             terminal=RuleState.from_dict(data["terminal"]),
             reward=HysteresisState(*data["reward"]),
+            levels=tuple(data.get("levels", ())),
         )
 
 
@@ -117,6 +119,8 @@ def _forget_counts(state: DetectorState) -> DetectorState:
         pre_terminal=RuleState(),
         terminal=RuleState(),
         reward=HysteresisState(),
+        levels=(),
+        score=None,
     )
 
 
@@ -131,8 +135,8 @@ def _judge(
     settings: DetectorSettings, state: DetectorState, seen: Observation, learned: tuple[str, ...]
 ) -> DetectorState:
     if not seen.observable:
-        return _withhold(replace(state, fresh_updates=0), Stage.NOT_OBSERVABLE, "gaps_exactly_zero")
-    state = replace(state, fresh_updates=state.fresh_updates + 1)
+        return _withhold(replace(state, fresh_updates=0, score=None), Stage.NOT_OBSERVABLE, "gaps_exactly_zero")
+    state = replace(state, fresh_updates=state.fresh_updates + 1, score=None)
     lacking = _lacking(settings.minimum, state, seen)
     if lacking:
         return _withhold(state, Stage.WARMING_UP, lacking)
@@ -172,9 +176,11 @@ def _lacking(minimum: MinimumData, state: DetectorState, seen: Observation) -> s
 def _advance_rules(settings: DetectorSettings, state: DetectorState, seen: Observation) -> DetectorState:
     medians = state.baseline.medians()
     material = is_material(seen.values, settings.material_tail_nats)
-    drift = settings.drift.advance(state.drift, seen.values, medians, material=material)
-    pre_terminal = settings.pre_terminal.advance(state.pre_terminal, seen.values, medians, material=material)
-    terminal = settings.terminal.advance(state.terminal, seen.values, medians)
+    score = _score(settings, state, seen)
+    values = {**seen.values, SCORE: None if score is None else score.value}
+    drift = settings.drift.advance(state.drift, values, medians, material=material)
+    pre_terminal = settings.pre_terminal.advance(state.pre_terminal, values, medians, material=material)
+    terminal = settings.terminal.advance(state.terminal, values, medians)
     best, reward = _reward(settings, state, seen, elevated=settings.drift.holds(drift))
     latched_by = state.latched_by
     if not state.latched and settings.terminal.holds(terminal):
@@ -190,6 +196,15 @@ def _advance_rules(settings: DetectorSettings, state: DetectorState, seen: Obser
         best_reward=best,
         latched=bool(latched_by),
         latched_by=latched_by,
+        levels=(*state.levels, None if score is None else score.level)[-TREND_UPDATES:],
+        score=score,
+    )
+
+
+def _score(settings: DetectorSettings, state: DetectorState, seen: Observation) -> Score | None:
+    history = History(state.levels[0] if len(state.levels) == TREND_UPDATES else None, state.best_reward)
+    return early_warning(
+        settings.score, seen.values, state.baseline.medians(), history, settings.alarms_per_1000_updates
     )
 
 
@@ -236,6 +251,8 @@ def _transition(
 ) -> Transition:
     readings = [item for item in _deciding(settings, state) if item.strength is not None]
     evidence = evidence_of(readings)
+    if state.score is not None and SCORE in evidence:
+        evidence[SCORE] |= state.score.shares
     reward, best = seen.values.get("reward_mean"), state.best_reward
     if reward is not None and best is not None:
         evidence["reward_mean"] = {"value": reward, "best": best}
@@ -248,7 +265,10 @@ def _transition(
         "tokens": float(seen.tokens),
         "unusable_ratio": seen.unusable_ratio,
     }
-    clauses = [item.words() for item in readings]
+    clauses = [
+        state.score.words() if item.criterion.indicator == SCORE and state.score is not None else item.words()
+        for item in readings
+    ]
     if state.why == "terminal_reward" and reward is not None and best is not None:
         clauses.insert(0, f"reward {reward:.3g} has fallen far below its best {best:.3g}")
     rule = f"{cause}, {state.why}" if cause else state.why

@@ -122,6 +122,11 @@ def reward_mean(summary: StepSummary) -> float:
     return summary.total("reward") / (summary.count("reward_responses") or undefined("no_reward"))
 
 
+def grad_norm(summary: StepSummary) -> float:
+    reports = summary.count("grad_norm_responses") or undefined("no_grad_norm")
+    return math.exp(summary.total("log_grad_norm") / reports)
+
+
 def _row(family: str, name: str, unit: str, help: str, compute: Callable[[StepSummary], float]) -> Indicator:
     return Indicator(name, unit, help, family, compute)
 
@@ -241,5 +246,6 @@ INTEGRITY_ROWS: tuple[Indicator, ...] = (
         "1 when learner and sampler are the same array: no verdict",
         not_observable,
     ),
-    _row("reward", "reward_mean", "none", "Mean reward of the responses, when sent", reward_mean),
+    _row("trainer", "reward_mean", "none", "Mean reward of the responses, when sent", reward_mean),
+    _row("trainer", "grad_norm", "none", "Gradient norm before clipping, when sent: geometric mean", grad_norm),
 )

@@ -1,8 +1,8 @@
-"""Conditions worth a sentence that are not a stage: they change nothing, and none of them is an alarm by itself.
+"""Conditions worth a sentence that are not a stage: they change nothing.
 
     directional_imbalance  rho_asym at least `ratio` (or at most 1 / ratio) with its 95% interval on that side of 1:
-                           an effect size and a bound together. Says whether rho_excess leaves any direction in it, or
-                           whether it is only the sign odds or the lengths of the responses
+                           an effect size and a bound together, never a bound alone. An alarm when rho_excess leaves
+                           direction in it; a mere notice when it is the sign odds or the lengths of the responses
     one_sided              asym_share is 0 or 1, so rho_asym has no value: name a constant offset before a direction
     unusable_tokens        the window holds missing or non-finite gaps
     unsettled_baseline     a leading indicator grew while the baseline was learned: multiples of it will warn late
@@ -15,15 +15,16 @@ Each has its own hysteresis, counted in updates. An undefined rho raises none of
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from triage_monitor.errors import ConfigError
 from triage_monitor.judge.baseline import Baseline
 from triage_monitor.judge.observation import Observation, direction_numbers
-from triage_monitor.judge.rules import Form, Hysteresis, HysteresisState, Rule
-from triage_monitor.judge.stages import Evidence, Notice
+from triage_monitor.judge.rules import Hysteresis, HysteresisState
+from triage_monitor.judge.score import Term
+from triage_monitor.judge.stages import ALARM, NOTICE, Evidence, Notice
 
 KINDS = ("directional_imbalance", "one_sided", "unusable_tokens", "unsettled_baseline", "reward_falling")
 FACTORS = ("rho_excess", "advantage_mass_ratio", "sign_odds_blind")
@@ -117,15 +118,14 @@ def _shortfall(reward: float, best: float | None) -> float:
     return 1.0 - reward / best if best is not None and best > 0 else 0.0
 
 
-def baseline_growth(rule: Rule, baseline: Baseline) -> dict[str, float]:
-    """Growth of each relative indicator of `rule` between the first and last third of a frozen baseline."""
-    growth = {}
-    for item in rule.criteria:
-        level = baseline.levels.get(item.indicator)
-        if item.form is Form.REL and baseline.frozen and level is not None:
-            unit = max(item.take.of(level.early), item.floor)
-            growth[item.indicator] = item.take.of(level.late) / unit if unit > 0 else 1.0
-    return growth
+def baseline_growth(terms: Iterable[Term], baseline: Baseline) -> dict[str, float]:
+    """Growth of each of the score's indicators between the first and last third of a frozen baseline."""
+    known = {term: level for term in terms if (level := baseline.levels.get(term.indicator)) is not None}
+    return {
+        term.indicator: math.exp(term.efolds(level.late, level.early))
+        for term, level in known.items()
+        if baseline.frozen
+    }
 
 
 def _say(
@@ -167,7 +167,13 @@ def _say_direction(settings: NoticeSettings, since: int, values: Mapping[str, fl
     interval = f" [{numbers['low']:.3g}, {numbers['high']:.3g}]" if "low" in numbers else ""
     side = "negative" if numbers["value"] > 1 else "positive"
     head = f"rho_asym {numbers['value']:.3g}{interval}: amplifying mass leans to the {side}-advantage side"
-    return Notice("directional_imbalance", since, f"{head}; {_content(settings, values)}", evidence)
+    severity = ALARM if _has_direction(settings, values) else NOTICE
+    return Notice("directional_imbalance", since, f"{head}; {_content(settings, values)}", evidence, severity)
+
+
+def _has_direction(settings: NoticeSettings, values: Mapping[str, float | None]) -> bool:
+    excess = values.get("rho_excess")
+    return excess is not None and excess > 0 and abs(math.log(excess)) > math.log(settings.excess_band)
 
 
 def _content(settings: NoticeSettings, values: Mapping[str, float | None]) -> str:
@@ -175,7 +181,7 @@ def _content(settings: NoticeSettings, values: Mapping[str, float | None]) -> st
     excess = values.get("rho_excess")
     if excess is None or excess <= 0:
         return "rho_excess is not defined, so how much of it is direction is unknown"
-    if abs(math.log(excess)) > math.log(settings.excess_band):
+    if _has_direction(settings, values):
         return f"rho_excess {excess:.3g}: direction beyond sign odds and lengths"
     lengths, odds = values.get("advantage_mass_ratio"), values.get("sign_odds_blind")
     if lengths is None or odds is None or lengths <= 0 or odds <= 0:

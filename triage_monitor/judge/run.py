@@ -12,16 +12,17 @@ continues exactly as if nothing had stopped: a restart makes no transition and p
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from triage_monitor.errors import ConfigError, SpecMismatch, StoreCorrupt
 from triage_monitor.judge import detector, notices, policy
-from triage_monitor.judge.defaults import DetectorSettings, baseline_names
+from triage_monitor.judge.defaults import DetectorSettings
 from triage_monitor.judge.indicators import update_report
 from triage_monitor.judge.notices import NoticeSettings
 from triage_monitor.judge.observation import Observation
 from triage_monitor.judge.policy import ParameterChange, PolicySettings
+from triage_monitor.judge.score import SCORE
 from triage_monitor.judge.settings_table import read_table
 from triage_monitor.judge.stages import Notice, Stage, Transition
 from triage_monitor.parameters import TriageParams
@@ -52,8 +53,8 @@ class JudgeSettings:
         return read_table(cls, data, where)
 
     def learned(self) -> tuple[str, ...]:
-        """Indicators whose baseline is learned: those of the detector's rules."""
-        return baseline_names(self.detector.drift, self.detector.pre_terminal, self.detector.terminal)
+        """Indicators whose baseline is learned: those the detector compares with it."""
+        return self.detector.learned()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,7 @@ class RunMonitor:
         update |= {"step": step, "attempt": attempt}
         window |= {"step": merged.last_step, "attempt": max([attempt, *self._window.starts])}
         window |= {"first_step": merged.first_step, "updates": merged.updates, "stage": self.stage.value}
+        window |= {"score": None if self._detector.score is None else self._detector.score.to_dict()}
         why = self._detector.why
         return Judgement(step, attempt, update, window, self.stage, why, judged, transition, change, self._said)
 
@@ -203,6 +205,8 @@ class RunMonitor:
         settings = self.settings
         self._detector, transition = detector.detect(settings.detector, self._detector, seen, self._learned)
         drifting = settings.detector.drift.holds(self._detector.drift)
+        score = self._detector.score
+        seen = replace(seen, values={**seen.values, SCORE: None if score is None else score.value})
         self._notices, self._said = notices.notice(
             settings.notices,
             self._notices,
@@ -210,7 +214,7 @@ class RunMonitor:
             judged=self.stage not in (Stage.WARMING_UP, Stage.NOT_OBSERVABLE),
             elevated=drifting,
             best_reward=self._detector.best_reward,
-            growth=notices.baseline_growth(settings.detector.drift, self._detector.baseline),
+            growth=notices.baseline_growth(settings.detector.score.terms, self._detector.baseline),
         )
         self._policy, change = policy.decide(
             settings.policy,

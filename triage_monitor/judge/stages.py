@@ -2,8 +2,9 @@
 
 A `Stage` is one word; a `Transition` is the record of a change: from, to, the rule that fired and the numbers it
 fired on. A `Notice` is something worth reading that is not a stage: directional imbalance, unusable tokens, a reward
-that falls while the two paths agree. Evidence is nested plain numbers, `{indicator: {"value": x, "baseline": b,
-"ratio": r, "level": l, "low": .., "high": ..}}`, with an interval where one exists; a number not known is left out.
+that falls while the two paths agree; some are alarms. Evidence is nested plain numbers, `{indicator: {"value": x,
+"baseline": b, "ratio": r, "level": l, "low": .., "high": ..}}`, with an interval where one exists; a number not known
+is left out.
 
 Leaves out: the rules themselves (`rules`, `detector`) and what to do about a stage (`policy`).
 """
@@ -16,6 +17,8 @@ from enum import StrEnum
 from typing import Any
 
 Evidence = dict[str, dict[str, float]]
+
+NOTICE, ALARM = "notice", "alarm"
 
 
 class Stage(StrEnum):
@@ -67,16 +70,21 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A condition that holds now, beside the stage. It never makes a stage and never changes a parameter."""
+    """A condition that holds now, beside the stage. It never makes a stage and never changes a parameter.
+
+    `severity` is `notice` (worth reading) or `alarm` (worth waking someone).
+    """
 
     kind: str
     since_step: int
     text: str
     evidence: Evidence = field(default_factory=dict)
+    severity: str = NOTICE
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "kind": self.kind,
+            "severity": self.severity,
             "since_step": self.since_step,
             "text": self.text,
             "evidence": {name: dict(numbers) for name, numbers in self.evidence.items()},

@@ -50,6 +50,7 @@ REASONS: dict[str, str] = {
     "no_variance": "one side's probabilities are all equal",
     "no_versions": "no policy versions were sent",
     "no_reward": "no rewards were sent",
+    "no_grad_norm": "no gradient norm was sent",
     "out_of_range": "the values sent are too large or too small for float64 sums",
 }
 

@@ -23,6 +23,7 @@ BLOCK_BYTES = 8 << 20
 LINE_BYTES = 256 << 20
 _WORDS = {"nan", "inf", "-inf", "infinity", "-infinity"}
 _LISTS = ("gap", "learner_logprobs", "sampler_logprobs")
+_LISTED = (*_LISTS, "mask", "turn_starts")
 
 
 def read_jsonl(path: Path, wanted: tuple[str, ...]) -> Iterator[pa.Table]:
@@ -114,7 +115,7 @@ def _type(name: str, value: Any) -> pa.DataType:
         return pa.int64() if isinstance(value, int) and not isinstance(value, bool) else pa.bool_()
     if name in ("step", "attempt"):
         return pa.int64()
-    if name == "reward":
+    if name in ("reward", "grad_norm"):
         return pa.float64()
     return pa.string() if isinstance(value, str) or value is None else pa.int64()
 
@@ -162,7 +163,7 @@ def _line_by_line(path: Path, first_row: int, block: list[tuple[int, bytes]], wa
 def _converted(path: Path, row: int, line_number: int, name: str, value: Any) -> Any:
     """The value with number words as numbers; raises for what cannot be in this column."""
     check = _CHECKS[name]
-    listed = name in (*_LISTS, "mask", "turn_starts") or (name in ("advantage", "policy_version") and isinstance(value, list))
+    listed = name in _LISTED or (name in ("advantage", "policy_version") and isinstance(value, list))
     if value is None:
         return None
     if not listed:
@@ -200,7 +201,7 @@ def _name_or_whole(value: Any) -> str | int | None:
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys((*_LISTS, "advantage", "reward"), _number),
+    **dict.fromkeys((*_LISTS, "advantage", "reward", "grad_norm"), _number),
     **dict.fromkeys(("step", "attempt", "policy_version", "turn_starts"), _whole),
     **dict.fromkeys(("mask", "padding"), _flag),
     **dict.fromkeys(("group", "response_id", "engine"), _name_or_whole),

@@ -39,6 +39,7 @@ def summarize(
     policy_versions: ArrayLike = None,
     current_version: int | None = None,
     rewards: ArrayLike = None,
+    grad_norm: ArrayLike = None,
     padding_rows: int = 0,
     spec: SummarySpec = DEFAULT_SPEC,
 ) -> StepSummary:
@@ -48,7 +49,8 @@ def summarize(
     taken before any clamp, truncation or rejection. advantages: [R] or [T]. mask: [T], true where the policy generated
     a trained token. missing: [T], true where such a token came back without a value. groups: [R] whole numbers naming
     the prompt, to cluster the interval. policy_versions: [R] or [T], the version that sampled; `current_version` is
-    the learner's, by default the largest given. rewards: [R], NaN where unknown.
+    the learner's, by default the largest given. rewards: [R], NaN where unknown. grad_norm: the update's gradient norm
+    before clipping, or [R]; only finite ones above 0 count.
 
     A response must not be split over shards: its segments, mean gap and sampling unit are taken whole.
     Raises InputError naming the field and row.
@@ -58,6 +60,7 @@ def summarize(
         raise InputError("too_long", f"more than {MAX_SHARD_TOKENS} positions in one shard; split it between responses")
     group_R = per_response(groups, "groups", tokens.responses, np.int64)
     reward_R = per_response(rewards, "rewards", tokens.responses, np.float64)
+    norm_R = None if grad_norm is None else np.broadcast_to(np.asarray(grad_norm, np.float64), tokens.responses)
     version_T = per_response_or_token(policy_versions, "policy_versions", tokens, offsets)
     draft = Draft.blank(spec)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # absurd inputs end as absent indicators
@@ -68,6 +71,10 @@ def summarize(
         known = np.isfinite(reward_R)
         draft.count("reward_responses", int(known.sum()))
         draft.add("reward", float(reward_R[known].sum()))
+    if norm_R is not None:
+        known = np.isfinite(norm_R) & (norm_R > 0)
+        draft.count("grad_norm_responses", int(known.sum()))
+        draft.add("log_grad_norm", float(np.log(norm_R[known]).sum()))
     if version_T is not None:
         add_staleness(tokens, version_T, current_version, draft)
     if tokens.learner_T is not None and tokens.sampler_T is not None:

@@ -20,7 +20,9 @@ from triage_monitor.summary.spec import SummarySpec
 from triage_monitor.summary.step import COUNT_NAMES, MAX_NAMES, MIN_NAMES, SUM_NAMES, StepSummary, histogram_shapes
 
 FORMAT = "triage-summary"
-VERSION = 1
+VERSION = 2
+# Version 1 knew no gradient norm: its counters and totals are one shorter, at the end.
+_GROWN = {"1": ("counters", "totals")}
 MIME = "application/vnd.triage.summary"
 MAX_ENCODED_BYTES = 4 << 20
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"  # Arrow takes the end of the bytes for the end of the stream as well
@@ -68,7 +70,8 @@ def decode(body: bytes | memoryview) -> StepSummary:
         columns, metadata = _read(body)
     except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, MemoryError, OverflowError) as error:
         raise InputError("summary_damaged", f"not a readable summary ({error})") from None
-    if metadata.get("format") != FORMAT or metadata.get("version") != str(VERSION):
+    version = metadata.get("version", "")
+    if metadata.get("format") != FORMAT or version not in (*_GROWN, str(VERSION)):
         raise InputError("summary_version", f"not a {FORMAT} of version {VERSION}")
     spec_json = metadata.get("spec", "")
     if metadata.get("crc32") != str(_checksum(spec_json, columns)):
@@ -77,6 +80,8 @@ def decode(body: bytes | memoryview) -> StepSummary:
         spec = SummarySpec.from_mapping(json.loads(spec_json))
     except (ConfigError, TypeError, ValueError) as error:
         raise InputError("summary_spec", f"its spec is not valid ({error})") from None
+    for name in _GROWN.get(version, ()):
+        columns[name] = np.append(columns[name], columns[name].dtype.type(0))
     return _assemble(spec, columns)
 
 

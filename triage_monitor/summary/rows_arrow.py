@@ -45,6 +45,7 @@ VALUE_COLUMNS = ("gap", "learner_logprobs", "sampler_logprobs")
 COLUMNS = (
     *VALUE_COLUMNS,
     *("advantage", "mask", "group", "policy_version", "reward", "engine", "response_id", "padding", "turn_starts"),
+    "grad_norm",
     *("step", "attempt"),
 )
 
@@ -122,6 +123,7 @@ def _read(table: pa.Table, ignored: tuple[str, ...], padding_rows: int) -> Updat
         policy_versions=version,
         versions_per_token=version is not None and is_list(table["policy_version"].type),
         rewards=None if _absent(table, "reward") else number_column("reward", table["reward"]),
+        grad_norms=None if _absent(table, "grad_norm") else number_column("grad_norm", table["grad_norm"]),
         response_ids=None if _absent(table, "response_id") else text_column("response_id", table["response_id"]),
         engines=None if _absent(table, "engine") else text_column("engine", table["engine"]),
         turn_starts=_turns(table, lead),
@@ -237,7 +239,8 @@ def table_from_rows(rows: UpdateRows, *, gap_type: str | None = None) -> pa.Tabl
         columns["turn_starts"] = _turn_lists(rows, rows.turn_starts)
     if rows.policy_versions is not None:
         columns["policy_version"] = _either(rows, rows.policy_versions, rows.versions_per_token)
-    plain = {"group": rows.groups, "reward": rows.rewards, "response_id": rows.response_ids, "engine": rows.engines}
+    plain = {"group": rows.groups, "reward": rows.rewards, "grad_norm": rows.grad_norms}
+    plain |= {"response_id": rows.response_ids, "engine": rows.engines}
     for name, values in plain.items():
         if values is not None:
             columns[name] = pa.array(values, type=pa.string() if values.dtype == object else None)

@@ -32,8 +32,8 @@ SETTING_NAMES = ("temperature", "top_p", "top_k", "logprobs_mode", "learner", "p
 class UpdateRows:
     """T tokens in R responses: `gap`, or both log-probs, float32/64 [T]; `offsets` int64 [R+1]; `advantages` and
     `policy_versions` [R], or [T] when the flag beside them says so; `mask` and `missing` bool [T], None when every
-    position is a token and none is missing; `groups` int64 [R]; `rewards` float64 [R], NaN where unknown; `turn_starts`
-    bool [T], where a turn of the policy begins.
+    position is a token and none is missing; `groups` int64 [R]; `rewards` and `grad_norms` float64 [R], NaN where
+    unknown; `turn_starts` bool [T], where a turn of the policy begins.
 
     Arrays may be read-only views of the bytes they came from.
     """
@@ -48,6 +48,7 @@ class UpdateRows:
     groups: Array | None = None
     policy_versions: Array | None = None
     rewards: Array | None = None
+    grad_norms: Array | None = None
     response_ids: Array | None = None
     engines: Array | None = None
     turn_starts: Array | None = None
@@ -88,6 +89,7 @@ class UpdateRows:
             groups=self.groups,
             policy_versions=form(self.policy_versions, self.versions_per_token),
             rewards=self.rewards,
+            grad_norm=self.grad_norms,
             padding_rows=self.padding_rows,
             spec=spec or DEFAULT_SPEC,
         )
@@ -131,6 +133,7 @@ def rows_from_arrays(
     groups: npt.ArrayLike | None = None,
     policy_versions: Given | None = None,
     rewards: npt.ArrayLike | None = None,
+    grad_norm: npt.ArrayLike | None = None,
     response_ids: Sequence[str] | None = None,
     engines: Sequence[str] | None = None,
     turn_starts: Sequence[Sequence[int]] | None = None,
@@ -166,6 +169,7 @@ def rows_from_arrays(
         groups=_groups(groups, bounds),
         policy_versions=None if version is None else version.astype(np.int64, copy=False),
         rewards=_per_response("rewards", rewards, bounds, np.dtype(np.float64)),
+        grad_norms=_per_response("grad_norm", _spread(grad_norm, bounds), bounds, np.dtype(np.float64)),
         response_ids=_per_response("response_ids", response_ids, bounds, np.dtype(object)),
         engines=_per_response("engines", engines, bounds, np.dtype(object)),
         turn_starts=None if turn_starts is None else _turns(turn_starts, bounds),
@@ -174,6 +178,11 @@ def rows_from_arrays(
         versions_per_token=versions_per_token,
         settings=checked_settings(settings or {}),
     )
+
+
+def _spread(value: npt.ArrayLike | None, bounds: Array) -> npt.ArrayLike | None:
+    """One number for the whole update, as a response's."""
+    return np.full(len(bounds) - 1, value) if isinstance(value, int | float | np.number) else value
 
 
 def check_lengths(column: str, lengths: Array, lead: str, expected: Array) -> None:

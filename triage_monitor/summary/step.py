@@ -77,6 +77,7 @@ COUNT_NAMES: tuple[str, ...] = (
     "logprob_tokens",
     "logprob_responses",
     *(f"lag_tokens_{lag}" for lag in LAGS),
+    "grad_norm_responses",
 )
 SUM_NAMES: tuple[str, ...] = (
     "gap",
@@ -111,6 +112,7 @@ SUM_NAMES: tuple[str, ...] = (
     "ppl_sampler",
     "lag_tokens_weighted",
     *(f"lag_mass_{region}_{lag}" for region in ("a_neg", "a_pos") for lag in LAGS),
+    "log_grad_norm",
 )
 MIN_NAMES: tuple[str, ...] = ("gap_neg", "gap_pos", "gap_none", "response_mean_gap", "response_gap")
 MAX_NAMES: tuple[str, ...] = (*MIN_NAMES, "prob_abs_diff")

@@ -2,7 +2,7 @@
 
     config.json       the configuration and what it resolved to
     updates/*.parquet one row per response, the contract's form: step, advantage, both log-probs, group, reward, ...,
-                      and the update's entropy, grad_norm, wall_seconds and params_version beside them
+                      and the update's entropy, wall_seconds and params_version beside them
     updates.jsonl     one line per update: reward, entropy, gradient norm, wall time, parameter version, the objective
 
 Parquet parts hold several updates and appear whole; lines are flushed one by one. A recorder opened on an existing
@@ -20,7 +20,7 @@ from triage_monitor.testbed.config import TrainConfig
 from triage_monitor.testbed.update import UpdateResult
 
 UPDATES_PER_PART = 10
-IN_ROWS = ("entropy", "grad_norm", "wall_seconds", "params_version")
+IN_ROWS = ("entropy", "wall_seconds", "params_version")
 
 
 class RunRecorder:

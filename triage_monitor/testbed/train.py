@@ -108,6 +108,7 @@ class Trainer:
                 rewards,
                 self.config.group_size,
                 sampled_by=max(0, self.step - self.config.stale_updates),
+                grad_norm=max(done.grad_norms, default=None),
             ),
         )
         self.step += 1

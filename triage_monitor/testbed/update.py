@@ -46,6 +46,7 @@ class UpdateResult:
             "groups": rows.groups,
             "policy_versions": rows.policy_versions,
             "rewards": rows.rewards,
+            "grad_norm": rows.grad_norms,
         }
 
 
@@ -57,6 +58,7 @@ def update_rows(
     rewards: Tensor,
     group_size: int,
     sampled_by: int,
+    grad_norm: float | None,
 ) -> UpdateRows:
     """The rollout's responses end to end, each cut behind its last token. A policy's version is the number of updates
     behind it; `sampled_by` is the sampler's."""
@@ -70,6 +72,7 @@ def update_rows(
         groups=step * (count // group_size) + np.arange(count) // group_size,
         policy_versions=np.full(count, sampled_by),
         rewards=rewards.numpy(),
+        grad_norm=float("nan") if grad_norm is None else grad_norm,
         response_ids=[f"{step}-{row}" for row in range(count)],
         settings={"temperature": 1.0, "learner": "old"},
     )

@@ -42,7 +42,7 @@ _CLOSE_SECONDS = 10.0
 _LONGEST_CLOSE_SECONDS = 1e9  # a lock takes no infinite timeout
 _ARRAYS = (
     *("gap", "learner_logprobs", "sampler_logprobs", "advantages", "offsets", "mask", "missing"),
-    *("rewards", "groups", "policy_versions", "response_ids", "engines", "padding_rows"),
+    *("rewards", "grad_norm", "groups", "policy_versions", "response_ids", "engines", "padding_rows"),
 )
 
 
@@ -122,8 +122,8 @@ class Monitor:
         """Queues one update of this shard; True when it was taken. Never raises, never waits for the network.
 
         Takes the arrays of `summarize`: `gap` or both of `learner_logprobs` and `sampler_logprobs`, `advantages`,
-        and `offsets`, `mask`, `missing`, `rewards`, `groups`, `policy_versions`, `response_ids`, `engines`,
-        `padding_rows` where there are any. Each is flat [T] (or [R]), a list of per-response arrays, or padded
+        and `offsets`, `mask`, `missing`, `rewards`, `grad_norm` (one number), `groups`, `policy_versions`,
+        `response_ids`, `engines`, `padding_rows` where there are any. Each is flat [T] (or [R]), a list of per-response arrays, or padded
         [B, T] with a [B, T] mask; numpy arrays, CPU tensors or Python numbers. Nonsense is counted as `invalid`,
         here or when it is encoded; `stats["last_error"]` says what was wrong.
         """

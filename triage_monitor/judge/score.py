@@ -1,0 +1,125 @@
+"""The early-warning score: how far the leading indicators stand above the run's own normal, as one explained number.
+
+    level = sum over known terms of w ln(x / b) / sum of their w
+    score = (level + trend_weight max(0, level - level 25 updates ago)
+                   + reward_weight max(0, 1 - reward / best) + grad_norm_weight max(0, ln(grad_norm / b))) / h
+
+x is a window's value and b its baseline, both floored. `level` is in e-folds: 0.7 says that the leading indicators
+stand at twice their normal. Each term's share is kept, so an alarm lists what it is made of. The form, the terms and
+the weights were chosen on development runs of the benchmark only; `h` is the threshold that gives the asked-for rate of
+false alarms (`alarm_rate`), so 1 is the alarm. Reward and gradient norm enter when the trainer sends them.
+
+Pure numbers in and out. Leaves out when a high score is an alarm (`rules`: for how long) and what else makes a stage.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from triage_monitor.errors import ConfigError
+from triage_monitor.judge.alarm_rate import score_threshold
+from triage_monitor.judge.rules import Take
+
+SCORE = "warning_score"
+REWARD, GRAD_NORM = "reward_mean", "grad_norm"
+TREND_UPDATES = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One indicator of the score; `floor` is where it is too small to matter, on either side of the ratio."""
+
+    indicator: str
+    weight: float
+    floor: float
+    take: Take = Take.VALUE
+
+    def __post_init__(self) -> None:
+        if self.weight <= 0 or self.floor <= 0:
+            raise ConfigError(f"{self.indicator}: weight and floor must be positive")
+
+    def efolds(self, value: float, baseline: float) -> float:
+        return math.log(max(self.take.of(value), self.floor) / max(self.take.of(baseline), self.floor))
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """`value` 1 is the alarm; `shares` add up to it; `level` is what the next windows' trend is taken from."""
+
+    value: float
+    level: float
+    shares: Mapping[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"value": self.value, "level": self.level, "shares": dict(self.shares)}
+
+    def words(self) -> str:
+        parts = [f"{name} {share:+.2f}" for name, share in self.shares.items() if abs(share) >= 0.005]
+        return f"early-warning score {self.value:.2f} (1 alarms): {', '.join(parts) or 'nothing stands out'}"
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreSettings:
+    terms: tuple[Term, ...]
+    trend_weight: float
+    reward_weight: float
+    grad_norm_weight: float
+
+    def __post_init__(self) -> None:
+        if not self.terms or min(self.trend_weight, self.reward_weight, self.grad_norm_weight) < 0:
+            raise ConfigError("a score needs terms, and weights that are not negative")
+
+    def learned(self) -> tuple[str, ...]:
+        """Indicators a baseline is needed for."""
+        return (*(term.indicator for term in self.terms), GRAD_NORM)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What the score needs beside the window: its own `level` of 25 updates ago, and the best reward so far."""
+
+    level_before: float | None = None
+    best_reward: float | None = None
+
+
+def early_warning(
+    settings: ScoreSettings,
+    values: Mapping[str, float | None],
+    baseline: Mapping[str, float],
+    history: History,
+    alarms_per_1000_updates: float,
+) -> Score | None:
+    """None while no term is known."""
+    known = [
+        (term, term.efolds(value, baseline[term.indicator]))
+        for term in settings.terms
+        if term.indicator in baseline and (value := values.get(term.indicator)) is not None
+    ]
+    if not known:
+        return None
+    total = sum(term.weight for term, _ in known)
+    shares = {term.indicator: term.weight * efolds / total for term, efolds in known}
+    level = sum(shares.values())
+    if history.level_before is not None:
+        shares["trend"] = settings.trend_weight * max(0.0, level - history.level_before)
+    shortfall, growth = _shortfall(values.get(REWARD), history.best_reward), _growth(values, baseline)
+    if shortfall is not None:
+        shares[REWARD] = settings.reward_weight * max(0.0, shortfall)
+    if growth is not None:
+        shares[GRAD_NORM] = settings.grad_norm_weight * max(0.0, growth)
+    threshold = score_threshold(alarms_per_1000_updates, reward=shortfall is not None, grad_norm=growth is not None)
+    shares = {name: share / threshold for name, share in shares.items()}
+    return Score(sum(shares.values()), level, shares)
+
+
+def _shortfall(reward: float | None, best: float | None) -> float | None:
+    """1 - reward / best; None where a reward is unknown or its best is not above 0."""
+    return None if reward is None or best is None or best <= 0 else 1.0 - reward / best
+
+
+def _growth(values: Mapping[str, float | None], baseline: Mapping[str, float]) -> float | None:
+    now, normal = values.get(GRAD_NORM), baseline.get(GRAD_NORM)
+    return None if not now or not normal else math.log(now / normal)
