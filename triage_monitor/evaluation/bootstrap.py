@@ -63,7 +63,7 @@ def median(values: Floats, *, resamples: int = RESAMPLES, seed: int = SEED) -> E
 
 
 def rate(events: NDArray[np.int64], exposure: Floats, *, resamples: int = RESAMPLES, seed: int = SEED) -> Estimate:
-    """Events per unit of exposure, each summed over runs before the division."""
+    """Events per unit of exposure, each summed over runs before the division; `exposure` is positive."""
     total = float(exposure.sum())
     if total == 0:
         return UNKNOWN

@@ -123,8 +123,9 @@ class Score:
     """Leads in updates; `false_alarm_rate` per 1,000 healthy updates of surviving runs.
 
     `lead` is over detected runs, `lead_with_misses` counts a miss as 0, `ahead` is the median over runs of the lead
-    minus a rival's, misses as 0. `by_chance` is the share of collapses that an unrelated alarm of the same
-    false-alarm rate would have hit. `beyond_horizon` counts detections further ahead than a horizon, when one is set.
+    minus a rival's, misses as 0. `survivors` are those with a counted update. `by_chance` is the share of collapses
+    that an unrelated alarm of the same false-alarm rate would have hit. `beyond_horizon` counts detections further
+    ahead than a horizon, when one is set.
     """
 
     collapses: int
@@ -149,8 +150,8 @@ def score(answer: Answer, runs: Runs, rival: Answer | None = None, horizon: int 
     """Scores one answer on `runs`; `rival` answers for the same runs."""
     lead = answer.lead(runs)
     hit = np.isfinite(lead)
-    false = answer.false_alarms(runs)[runs.survived]
-    exposure = runs.healthy_updates[runs.survived]
+    watched = runs.healthy_updates > 0
+    false, exposure = answer.false_alarms(runs)[watched], runs.healthy_updates[watched]
     false_alarm_rate = bootstrap.rate(false, exposure / 1000)
     return Score(
         collapses=int(runs.warnable.sum() + runs.too_early.sum()),
@@ -162,7 +163,7 @@ def score(answer: Answer, runs: Runs, rival: Answer | None = None, horizon: int 
         lead_quartiles=_quartiles(lead[hit]),
         lead_with_misses=bootstrap.median(np.nan_to_num(lead)),
         ahead=UNKNOWN if rival is None else bootstrap.median(np.nan_to_num(lead) - np.nan_to_num(rival.lead(runs))),
-        survivors=int(runs.survived.sum()),
+        survivors=int(watched.sum()),
         healthy_updates=int(exposure.sum()),
         false_alarms=int(false.sum()),
         false_alarm_rate=false_alarm_rate,

@@ -2,7 +2,8 @@
 
 The choice: among the parameters whose false-alarm rate there is within the budget, the highest share of collapses
 detected, then the longest median lead (misses as 0), then the fewest false alarms; if none is within it, the fewest
-false alarms come first. Where several alarms compete for one row of the table (an indicator in several forms) the
+false alarms come first. Of parameters that are equal in all this the middle one is taken: it stands furthest from where
+the development runs would have been judged otherwise. Where several alarms compete for one row of the table (an indicator in several forms) the
 choice is over all of them together. Held-out runs take no part.
 """
 
@@ -121,7 +122,10 @@ def choose(
         for place, parameter in enumerate(answers[alarm.name].parameters)
         if entry.tuned or parameter == alarm.fixed
     ]
-    return max(options, key=lambda option: option.trial.rank(budget))  # the first of equals
+    best = max(option.trial.rank(budget) for option in options)
+    equals = [option for option in options if option.trial.rank(budget) == best]
+    of_first = [option for option in equals if option.alarm.name == equals[0].alarm.name]
+    return of_first[len(of_first) // 2]
 
 
 def trial(answer: Answer, runs: Runs) -> Trial:
