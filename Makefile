@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 export OMP_NUM_THREADS := 1
 export TORCHAO_FORCE_SKIP_LOADING_SO_FILES := 1
 
-.PHONY: demo test setup lint bench clean
+.PHONY: demo test setup lint bench corpus clean
 
 demo: setup
 	$(BIN)/triage-monitor demo
@@ -28,6 +28,10 @@ lint: setup
 
 bench: setup
 	$(BIN)/triage-monitor bench
+
+# Trains what is missing of the benchmark's runs: hours on two cores, resumable.
+corpus: setup
+	$(BIN)/triage-monitor corpus --workers 2
 
 setup: $(READY)
 

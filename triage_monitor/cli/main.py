@@ -15,7 +15,7 @@ import typer
 
 from triage_monitor.errors import ConfigError, InputError, TriageError
 
-COMMANDS = ("demo", "serve", "analyze", "replay", "simulate", "bench", "dashboards", "operator")
+COMMANDS = ("demo", "serve", "analyze", "replay", "simulate", "bench", "corpus", "dashboards", "operator")
 
 
 def build_app() -> typer.Typer:

@@ -127,9 +127,14 @@ def write_corpus(path: Path, runs: Sequence[RunSeries]) -> None:
     beside.replace(path)
 
 
+def shipped_corpus() -> Path:
+    """Where the package keeps its corpus."""
+    return Path(str(files("triage_monitor.evaluation").joinpath(SHIPPED)))
+
+
 def read_corpus(path: Path | None = None) -> list[RunSeries]:
     """The shipped corpus, or the one in `path`. Raises InputError for a file that is none."""
-    where = Path(str(files("triage_monitor.evaluation").joinpath(SHIPPED))) if path is None else path
+    where = shipped_corpus() if path is None else path
     try:
         table = pq.read_table(where)
     except (OSError, pa.ArrowException) as error:

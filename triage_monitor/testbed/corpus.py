@@ -1,4 +1,4 @@
-"""The benchmark's corpus: which real runs it holds, and the command that makes them (`make corpus`).
+"""The benchmark's corpus: which real runs it holds, and how they are made (`triage-monitor corpus`).
 
 Every run is a plain testbed run under one of the arms, kept as a recording (`record.RunRecorder`) and determined bit
 for bit by its configuration. Runs that collapse are stopped `AFTER_COLLAPSE` updates after the collapse is certain:
@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -118,14 +117,14 @@ def make_run(run: CorpusRun, directory: Path) -> RunEnd:
     return end
 
 
-def make_corpus(directory: Path, runs: Sequence[CorpusRun], workers: int) -> Iterator[RunEnd]:
-    """Makes what is missing of `runs`, `workers` at a time; yields each run's end as it comes."""
+def make_corpus(directory: Path, runs: Sequence[CorpusRun], workers: int) -> Iterator[tuple[int, RunEnd]]:
+    """Makes what is missing of `runs`, `workers` at a time; yields (runs made so far, how this one ended)."""
     missing = [run for run in runs if not is_made(run, directory)]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         futures = [pool.submit(make_run, run, directory) for run in missing]
-        for future in as_completed(futures):
-            yield future.result()
+        for done, future in enumerate(as_completed(futures), 1):
+            yield len(runs) - len(missing) + done, future.result()
 
 
 def _over(rewards: Sequence[float], finite: Sequence[bool], planned: int) -> bool:
@@ -140,20 +139,3 @@ def _over(rewards: Sequence[float], finite: Sequence[bool], planned: int) -> boo
 
 def _is_finite(result: UpdateResult) -> bool:
     return result.skipped_optimizer_steps == 0
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """`python -m triage_monitor.testbed.corpus [DIRECTORY] [WORKERS]`"""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    directory = Path(given[0] if given else ".corpus")
-    workers = int(given[1]) if len(given) > 1 else 1
-    runs = corpus_runs()
-    made = sum(is_made(run, directory) for run in runs)
-    for end in make_corpus(directory, runs, workers):
-        made += 1
-        fate = "survived" if end["collapse"] is None else f"collapsed at {end['collapse']}"
-        print(f"{made}/{len(runs)} {end['run']}: {end['updates']} updates, {fate}, {end['seconds']:.0f} s", flush=True)
-
-
-if __name__ == "__main__":
-    main()
