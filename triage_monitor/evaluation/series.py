@@ -5,7 +5,8 @@
              (`q0.001_all`), and what the window holds (`tokens`, `responses`, `updates`)
 
 Made from recordings by the product's own path: summarise, merge, indicators. Absent is NaN in memory and null in the
-file. The file keeps float32: alarms compare levels, not last digits, and every contender reads the same numbers.
+file. The file keeps float32 rounded to 13 bits of mantissa (6e-5 of the value): alarms compare levels, not last digits, and
+every contender reads the same numbers.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ Report = Mapping[str, Any]
 
 SHIPPED = "early_warning.parquet"
 METADATA_KEY = b"triage_runs"
+DROPPED_BITS = 10  # of the 23 of a float32's mantissa
 # column of the file -> field of a line of `updates.jsonl`; None in a line is an unknown value
 _LINES = {
     "reward": "reward_mean",
@@ -187,7 +189,10 @@ def _column(lines: Sequence[Mapping[str, Any]], name: str) -> Floats:
 
 def _stored(parts: Iterable[Floats]) -> pa.Array:
     values = np.concatenate(list(parts)).astype(np.float32)
-    return pa.array(values, mask=np.isnan(values))
+    bits = values.view(np.uint32)
+    half = np.uint32(1 << (DROPPED_BITS - 1))
+    rounded = ((bits + half) & ~np.uint32((1 << DROPPED_BITS) - 1)).view(np.float32)
+    return pa.array(rounded, mask=np.isnan(values))
 
 
 def _floating(table: pa.Table) -> list[str]:

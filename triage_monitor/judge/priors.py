@@ -1,0 +1,39 @@
+"""What a healthy start looks like per precision: the yardstick for the time before a run has its own baseline.
+
+| precision | mean abs gap | kl_k3 | from |
+|---|---|---|---|
+| `bf16` | 0.02 | 0.001 | healthy abs gap about 0.010 on a large Qwen3 model (miles); NeMo RL calls a KL below 1e-3 acceptable |
+| `fp8` | 0.3 | 0.005 | NeMo RL's FP8 noise floor: 0.0014 to 0.0050 over 126 to 586 steps; 0.27 flat in a report (miles 1678) |
+| `mxfp8` | 0.15 | 0.0025 | sampled-token KL 43 to 70% below tensor-wise FP8 in a trial (verl 7519) |
+| `nvfp4` | 0.1 | 0.03 | NeMo RL's gate for W4A4 rollouts of a 30B MoE; our testbed starts at 0.045 and 0.02 |
+
+These are upper ends of what was reported as healthy, on other models than yours: a start far above (`FAR` times) is worth
+a notice, since a baseline learned from it calls sick normal; a start below proves nothing. They never make a stage, so
+a flat offset that is a format's own stays no alarm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+FAR = 3.0
+PRIORS: dict[str, dict[str, float]] = {
+    "bf16": {"abs_delta_mean": 0.02, "kl_k3": 0.001},
+    "fp8": {"abs_delta_mean": 0.3, "kl_k3": 0.005},
+    "mxfp8": {"abs_delta_mean": 0.15, "kl_k3": 0.0025},
+    "nvfp4": {"abs_delta_mean": 0.1, "kl_k3": 0.03},
+}
+
+
+def far_above_prior(precision: str | None, values: Mapping[str, float | None]) -> dict[str, dict[str, float]]:
+    """Indicators more than `FAR` times a healthy start of this precision, as evidence; empty for one not known.
+
+    Both must be: a mean gap alone is what a mere offset moves, a KL alone what a few tokens do.
+    """
+    prior = PRIORS.get((precision or "").lower(), {})
+    beyond = {
+        name: {"value": value, "level": level}
+        for name, level in prior.items()
+        if (value := values.get(name)) is not None and value > FAR * level
+    }
+    return beyond if len(beyond) == len(prior) else {}
