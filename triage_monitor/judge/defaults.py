@@ -36,14 +36,16 @@ SCORE_TERMS = (
     Term("masked_response_fraction", 0.5, UNMASKED_FLOOR, Take.COMPLEMENT),
     Term("rho_pressure", 0.5, PRESSURE_FLOOR),
 )
-SCORE_SETTINGS = ScoreSettings(SCORE_TERMS, trend_weight=1.0, reward_weight=5.0, grad_norm_weight=6.0)
+SCORE_SETTINGS = ScoreSettings(
+    SCORE_TERMS, trend_weight=1.0, reward_weight=5.0, grad_norm_weight=6.0, signature_band=0.5, signature_scale=0.4
+)
 
 
 def _score(level: float, leave: float) -> Criterion:
     return Criterion(SCORE, level, leave, form=Form.ABS)
 
 
-DRIFT = Rule((_score(0.6, 0.5),))
+DRIFT = Rule((_score(0.5, 0.4),))
 PRE_TERMINAL = Rule((_score(1.0, 0.8),))
 TERMINAL = Rule(
     criteria=(

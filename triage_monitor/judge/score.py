@@ -3,11 +3,18 @@
     level = sum over known terms of w ln(x / b) / sum of their w
     score = (level + trend_weight max(0, level - level 25 updates ago)
                    + reward_weight max(0, 1 - reward / best) + grad_norm_weight max(0, ln(grad_norm / b))) / h
+            + max(0, signature - signature_band) / signature_scale          while level is above 0
+    signature = max(0, |ln(rho_asym / b)| - 1.96 se) + max(0, ln(top5_tail_share / b)) + max(0, ln(persistence / b))
 
 x is a window's value and b its baseline, both floored. `level` is in e-folds: 0.7 says that the leading indicators
 stand at twice their normal. Each term's share is kept, so an alarm lists what it is made of. The form, the terms and
 the weights were chosen on development runs of the benchmark only; `h` is the threshold that gives the asked-for rate of
 false alarms (`alarm_rate`), so 1 is the alarm. Reward and gradient norm enter when the trainer sends them.
+
+The signature is the paper's: amplifying mass leaning to one side while the tail crowds into few segments. From the
+paper's healthy to its pre-terminal windows it rises by 1.55 (4B) and 1.1 (30B); no run of our testbed, collapsing or
+not, ever rose by more than 0.4, so it costs no false alarm there and warns of nothing there either. It counts only
+beside a rising tail: concentration also rises in runs that heal.
 
 Pure numbers in and out. Leaves out when a high score is an alarm (`rules`: for how long) and what else makes a stage.
 """
@@ -21,11 +28,13 @@ from typing import Any
 
 from triage_monitor.errors import ConfigError
 from triage_monitor.judge.alarm_rate import score_threshold
+from triage_monitor.judge.observation import NORMAL_95
 from triage_monitor.judge.rules import Take
 
 SCORE = "warning_score"
 REWARD, GRAD_NORM = "reward_mean", "grad_norm"
 TREND_UPDATES = 25
+_SIGNATURE = ("rho_asym", "top5_tail_share", "persistence")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +76,18 @@ class ScoreSettings:
     trend_weight: float
     reward_weight: float
     grad_norm_weight: float
+    signature_band: float
+    signature_scale: float
 
     def __post_init__(self) -> None:
         if not self.terms or min(self.trend_weight, self.reward_weight, self.grad_norm_weight) < 0:
             raise ConfigError("a score needs terms, and weights that are not negative")
+        if self.signature_band < 0 or self.signature_scale <= 0:
+            raise ConfigError("signature_band must not be negative, signature_scale must be positive")
 
     def learned(self) -> tuple[str, ...]:
         """Indicators a baseline is needed for."""
-        return (*(term.indicator for term in self.terms), GRAD_NORM)
+        return (*(term.indicator for term in self.terms), GRAD_NORM, *_SIGNATURE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +125,25 @@ def early_warning(
         shares[GRAD_NORM] = settings.grad_norm_weight * max(0.0, growth)
     threshold = score_threshold(alarms_per_1000_updates, reward=shortfall is not None, grad_norm=growth is not None)
     shares = {name: share / threshold for name, share in shares.items()}
+    signature = _signature(values, baseline)
+    if signature is not None:
+        beyond = max(0.0, signature - settings.signature_band) if level > 0 else 0.0
+        shares["signature"] = beyond / settings.signature_scale
     return Score(sum(shares.values()), level, shares)
+
+
+def _signature(values: Mapping[str, float | None], baseline: Mapping[str, float]) -> float | None:
+    """Growth of direction, concentration and persistence over their normal; None where one is not known."""
+    growth = {
+        name: math.log(now / normal)
+        for name in _SIGNATURE
+        if (now := values.get(name)) and (normal := baseline.get(name))
+    }
+    error = values.get("log_rho_se")
+    if len(growth) < len(_SIGNATURE) or error is None:
+        return None
+    direction, *crowding = growth.values()
+    return max(0.0, abs(direction) - NORMAL_95 * error) + sum(max(0.0, item) for item in crowding)
 
 
 def _shortfall(reward: float | None, best: float | None) -> float | None:
