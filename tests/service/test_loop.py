@@ -12,12 +12,18 @@ from service.live_server import LiveServer, serving
 from triage_monitor import Monitor
 from triage_monitor.config import Settings
 
+# Alone: the shipped remedies would fall back to bf16 when this tail, which grows without end, gets to terminal.
+GENTLE = {
+    "name": "gentle",
+    "stages": ["drift", "pre_terminal", "terminal"],
+    "changes": {"gate.enabled": True, "repair.enabled": True},
+}
 ADAPTIVE = {
     "server": {"port": 0},
     "judge": {
         "window_updates": 5,
         "detector": {"baseline": {"first_updates": 5}, "minimum": {"updates": 3, "responses": 8, "tokens": 100}},
-        "policy": {"mode": "adaptive", "min_dwell_updates": 1},
+        "policy": {"mode": "adaptive", "min_dwell_updates": 1, "remedies": [GENTLE]},
     },
 }
 
