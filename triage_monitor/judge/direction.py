@@ -102,6 +102,15 @@ def amplification_balance(summary: StepSummary) -> float:
     return (grows - shrinks) / (grows + shrinks) if grows + shrinks else undefined("no_amplifying_mass")
 
 
+def _pressure_odds(below: str, above: str) -> Callable[[StepSummary], float]:
+    def compute(summary: StepSummary) -> float:
+        _signal(summary)
+        risen = summary.total(f"pressure_{above}") or undefined("no_positive_gap")
+        return summary.total(f"pressure_{below}") / risen
+
+    return compute
+
+
 def _mass(region: str) -> Callable[[StepSummary], float]:
     return lambda summary: summary.total(f"mass_{region}") / _signal(summary)
 
@@ -163,6 +172,18 @@ ROWS: tuple[Indicator, ...] = (
         "ratio",
         "rho_asym weighted by abs(gap): the update's pressure, not its token count",
         _asymmetry("pressure_a_neg", "pressure_a_pos"),
+    ),
+    _row(
+        "pressure_odds_pos",
+        "ratio",
+        "Over A > 0 tokens: sum of abs(A gap) where the gap is negative over where it is positive",
+        _pressure_odds("c_pos", "a_pos"),
+    ),
+    _row(
+        "pressure_odds_neg",
+        "ratio",
+        "The same over A < 0 tokens",
+        _pressure_odds("a_neg", "c_neg"),
     ),
     _row(
         "amplification_balance",
