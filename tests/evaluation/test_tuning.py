@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from evaluation.synthetic_runs import AFTER, a_run, step_up
+from evaluation.synthetic_runs import AFTER, a_corpus, a_run, step_up
 
 from triage_monitor.errors import InputError
 from triage_monitor.evaluation.contest import ask_all, hold
 from triage_monitor.evaluation.rivals_level import Level
+from triage_monitor.evaluation.scoring import score
 from triage_monitor.evaluation.series import RunSeries
-from triage_monitor.evaluation.tuning import Entry, Trial
+from triage_monitor.evaluation.tuning import Entry, Trial, ends, part, trials
 from triage_monitor.testbed.outcome import CollapseRule
 
 GRID = (0.05, 0.1, 0.2, 0.4)
@@ -57,6 +58,16 @@ def test_larger_budget_buys_the_longer_lead() -> None:
     (row,) = chosen(corpus(0.12), budget=10.0)
     assert row.choice.parameter == 0.1
     assert (row.score.lead.value, row.score.false_alarm_rate.value) == (40.0, pytest.approx(10.0))
+
+
+def test_trials_of_all_parameters_are_what_scoring_says_of_each() -> None:
+    asked = ask_all([Entry("gap", "magnitude", (level("gap"),))], a_corpus(), lambda words: None)
+    chosen = asked.of("development")
+    runs = part(ends(asked.runs, CollapseRule()), chosen)
+    for place, trial in enumerate(trials(asked.answers["gap"], runs, chosen)):
+        result = score(asked.answers["gap"].at(place, chosen), runs)
+        told = (result.detection.value, result.lead_with_misses.value, result.false_alarm_rate.value)
+        assert (trial.detection, trial.lead_with_misses, trial.false_alarm_rate) == pytest.approx(told)
 
 
 def test_fewest_false_alarms_when_nothing_fits() -> None:

@@ -16,7 +16,7 @@ from triage_monitor.errors import ConfigError
 from triage_monitor.evaluation.bootstrap import Estimate
 from triage_monitor.evaluation.contest import Asked, Contest, Row
 from triage_monitor.evaluation.scoring import Floats
-from triage_monitor.evaluation.tuning import trial
+from triage_monitor.evaluation.tuning import trials
 
 # Colour (Okabe and Ito, told apart with any common colour vision), mark and dash by family: each alone tells them apart
 STYLES: dict[str, tuple[str, str, str]] = {
@@ -33,16 +33,15 @@ GREY = "#666666"
 
 def frontier(asked: Asked, contest: Contest, row: Row) -> tuple[Floats, Floats, Floats]:
     """(false alarms per 1,000, best detection, best median lead) at no more than so many, on held-out runs."""
-    alarms = {candidate.name for candidate in row.choice.entry.candidates}
     chosen = asked.of("held-out")
-    trials = [
-        trial(asked.answers[name].at(place, chosen), contest.held_out)
-        for name in sorted(alarms)
-        for place in range(len(asked.answers[name].parameters))
+    done = [
+        item
+        for alarm in row.choice.entry.candidates
+        for item in trials(asked.answers[alarm.name], contest.held_out, chosen)
     ]
-    trials.sort(key=lambda item: item.false_alarm_rate)
+    done.sort(key=lambda item: item.false_alarm_rate)
     rates, detections, leads = np.array(
-        [(item.false_alarm_rate, item.detection, item.lead_with_misses) for item in trials]
+        [(item.false_alarm_rate, item.detection, item.lead_with_misses) for item in done]
     ).T
     last = np.append(np.diff(rates) > 0, True)  # of those with the same rate, the one that has seen them all
     return rates[last], np.maximum.accumulate(detections)[last], np.maximum.accumulate(leads)[last]

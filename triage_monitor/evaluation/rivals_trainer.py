@@ -120,7 +120,7 @@ def _against_baseline(title: str, read: Callable[[RunSeries], Floats]) -> tuple[
 
 def reward_fall() -> tuple[Level, ...]:
     return tuple(
-        Level(f"reward falls (mean of {updates})", "reward", RewardFall(updates), spaced(0.01, 0.9))
+        Level(f"reward falls (mean of {updates})", "reward", RewardFall(updates), spaced(0.01, 2.0))
         for updates in (5, 10, 25)
     )
 

@@ -2,9 +2,9 @@
 
 The choice: among the parameters whose false-alarm rate there is within the budget, the highest share of collapses
 detected, then the longest median lead (misses as 0), then the fewest false alarms; if none is within it, the fewest
-false alarms come first. Of parameters that are equal in all this the middle one is taken: it stands furthest from where
-the development runs would have been judged otherwise. Where several alarms compete for one row of the table (an indicator in several forms) the
-choice is over all of them together. Held-out runs take no part.
+false alarms come first. Of parameters equal in all this the middle one is taken: it stands furthest from where the
+development runs would have been judged otherwise. Where several alarms compete for one row of the table (an indicator
+in several forms) the choice is over all of them together. Held-out runs take no part.
 """
 
 from __future__ import annotations
@@ -117,10 +117,10 @@ def choose(
 ) -> Choice:
     """`development` are the runs of `chosen`, a mask over the runs that `answers` are about."""
     options = [
-        Choice(entry, alarm, place, parameter, trial(answers[alarm.name].at(place, chosen), development))
+        Choice(entry, alarm, place, answers[alarm.name].parameters[place], trial)
         for alarm in entry.candidates
-        for place, parameter in enumerate(answers[alarm.name].parameters)
-        if entry.tuned or parameter == alarm.fixed
+        for place, trial in enumerate(trials(answers[alarm.name], development, chosen))
+        if entry.tuned or answers[alarm.name].parameters[place] == alarm.fixed
     ]
     best = max(option.trial.rank(budget) for option in options)
     equals = [option for option in options if option.trial.rank(budget) == best]
@@ -128,12 +128,13 @@ def choose(
     return of_first[len(of_first) // 2]
 
 
-def trial(answer: Answer, runs: Runs) -> Trial:
-    lead = answer.lead(runs)
+def trials(answers: Answers, runs: Runs, chosen: NDArray[np.bool_]) -> list[Trial]:
+    """One a parameter, on the runs of `chosen`; detection and lead are 0 where no run collapses."""
+    first, collapse = answers.first[:, chosen][:, runs.warnable], runs.collapse[runs.warnable]
+    lead = collapse - np.minimum(first, collapse)
+    nothing = np.zeros(len(first))
+    detection, median = ((lead > 0).mean(axis=1), np.median(lead, axis=1)) if collapse.size else (nothing, nothing)
+    false = answers.episodes[:, chosen][:, runs.survived].sum(axis=1)
     exposure = int(runs.healthy_updates.sum())
-    false = int(answer.false_alarms(runs).sum())
-    return Trial(
-        detection=float(np.isfinite(lead).mean()) if lead.size else 0.0,
-        lead_with_misses=float(np.median(np.nan_to_num(lead))) if lead.size else 0.0,
-        false_alarm_rate=1000 * false / exposure if exposure else 0.0,
-    )
+    rate = 1000 * false / exposure if exposure else nothing
+    return [Trial(*map(float, row)) for row in zip(detection, median, rate, strict=True)]
