@@ -32,6 +32,8 @@ TYPICAL: dict[str, float] = {
     "rho_asym": 1.0,
     "rho_asym_tail": 1.5,
     "rho_pressure": 1.8,
+    "pressure_odds_pos": 1.1,
+    "pressure_odds_neg": 1.8,
     "rho_excess": 1.0,
     "amplification_balance": 0.1,
     "masked_response_fraction": 0.94,

@@ -81,6 +81,8 @@ _DIRECTION: tuple[tuple[str, str, tuple[tuple[str, Turn, float, float], ...]], .
     ("rho_asym", "rho_asym", (("up", _same, 0.7, 5.0), ("down", _inverse, 0.7, 5.0))),
     ("rho_asym_tail", "rho_asym_tail", (("up", _same, 0.5, 30.0), ("down", _inverse, 0.05, 5.0))),
     ("rho_pressure", "rho_pressure", (("up", _same, 0.5, 30.0), ("down", _inverse, 0.05, 5.0))),
+    ("pressure_odds_pos", "pressure_odds_pos", (("up", _same, 0.2, 100.0), ("down", _inverse, 0.01, 5.0))),
+    ("pressure_odds_neg", "pressure_odds_neg", (("up", _same, 0.2, 100.0), ("down", _inverse, 0.01, 5.0))),
     ("rho_excess", "rho_excess", (("up", _same, 0.9, 3.0), ("down", _inverse, 0.9, 3.0))),
     (
         "amplification_balance",
