@@ -37,7 +37,7 @@ SCORE_TERMS = (
     Term("rho_pressure", 0.5, PRESSURE_FLOOR),
 )
 SCORE_SETTINGS = ScoreSettings(
-    SCORE_TERMS, trend_weight=1.0, reward_weight=5.0, grad_norm_weight=6.0, signature_band=0.5, signature_scale=0.4
+    SCORE_TERMS, trend_weight=1.0, reward_weight=10.0, grad_norm_weight=12.0, signature_band=0.5, signature_scale=0.4
 )
 
 
