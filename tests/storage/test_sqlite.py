@@ -15,8 +15,8 @@ import pytest
 from storage.store_rows import params_row, run_row, shard_row, summary_row, update_row
 
 from triage_monitor.errors import ConfigError, StoreCorrupt, StoreFull
-from triage_monitor.storage.records import Outcome, ShardRow, SummaryRow, UpdateRow
-from triage_monitor.storage.schema import SCHEMA_VERSION, schema_sql
+from triage_monitor.storage.records import Outcome, ShardRow, SummaryRow, SymptomRow, UpdateRow
+from triage_monitor.storage.schema import SCHEMA_VERSION, schema_sql, table_sql
 from triage_monitor.storage.sqlite import SqliteStore
 
 
@@ -173,6 +173,42 @@ def test_waiting_calls_share_one_commit(tmp_path: Path) -> None:
     store.close()
 
 
+_VERSION_1 = """
+    import sqlite3, sys
+    from pathlib import Path
+    from storage.store_rows import run_row, shard_row, summary_row, update_row
+    from triage_monitor.storage.sqlite import SqliteStore
+    store = SqliteStore(Path(sys.argv[1]))
+    store.write(run_row(), shard_row(1), update_row(1), summary_row(1)).result()
+    store.close()
+    with sqlite3.connect(Path(sys.argv[1]) / "triage.db") as db:
+        db.execute("DROP TABLE symptoms")
+        db.execute("UPDATE meta SET value = 1 WHERE name = 'schema_version'")
+    texts = [row[0] for row in db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid")]
+    print(hashlib.sha256("\\n".join(texts).encode()).hexdigest()[:16])
+"""
+
+
+def test_store_of_version_1_is_brought_forward_and_takes_what_is_new(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    code = "import hashlib\n" + textwrap.dedent(_VERSION_1)
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, env=env)
+    assert done.stdout.strip() == "af7e64d8d93fdb67", done.stderr  # the schema text that version 1 had
+    store = SqliteStore(tmp_path)
+    assert store.rows(ShardRow, "run-a") == [shard_row(1)]
+    assert store.rows(SymptomRow, "run-a") == []
+    symptoms = SymptomRow("run-a", 0, 2, 0, b"symptoms")
+    assert store.write(shard_row(2), symptoms).result() == (Outcome.NEW, Outcome.NEW)
+    store.close()
+    again = SqliteStore(tmp_path)
+    assert (again.corrupt_rows, again.rows(SymptomRow, "run-a")) == (0, [symptoms])
+    again.close()
+    with sqlite3.connect(tmp_path / "triage.db") as db:
+        assert db.execute("SELECT value FROM meta WHERE name = 'schema_version'").fetchone() == (SCHEMA_VERSION,)
+        made = db.execute("SELECT sql FROM sqlite_master WHERE name = 'symptoms'").fetchone()[0]
+    assert made == table_sql(SymptomRow)
+
+
 def test_closed_store_refuses_writes(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     store.close()
@@ -182,4 +218,4 @@ def test_closed_store_refuses_writes(tmp_path: Path) -> None:
 
 def test_schema_text_changes_only_with_its_version() -> None:
     text = "\n".join(schema_sql())
-    assert (SCHEMA_VERSION, hashlib.sha256(text.encode()).hexdigest()[:16]) == (1, "af7e64d8d93fdb67")
+    assert (SCHEMA_VERSION, hashlib.sha256(text.encode()).hexdigest()[:16]) == (2, "2200cf60dfff9020")

@@ -20,13 +20,15 @@ Value = int | float | str | list[str] | list[int]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`sums` names the evidence that adds up over updates; the rest is shown as the surest update had it."""
+    """`sums` names the evidence that adds up over updates; the rest is shown as the surest update had it. `since` is
+    the step from which on the cause has been found again and again."""
 
     cause: str
     text: str
     confidence: str = "medium"
     evidence: Mapping[str, Value] = field(default_factory=dict)
     sums: tuple[str, ...] = ()
+    since: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -35,11 +37,14 @@ class Finding:
             "confidence": self.confidence,
             "evidence": dict(self.evidence),
             "sums": list(self.sums),
+            "since": self.since,
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Finding:
-        return cls(data["cause"], data["text"], data["confidence"], data["evidence"], tuple(data["sums"]))
+        return cls(
+            data["cause"], data["text"], data["confidence"], data["evidence"], tuple(data["sums"]), data["since"]
+        )
 
 
 def folded(updates: Iterable[tuple[int, Sequence[Finding]]]) -> list[dict[str, Any]]:
@@ -62,7 +67,7 @@ def _entry(cause: str, found: Sequence[tuple[int, Finding]]) -> dict[str, Any]:
         evidence[name] = sum(number for number in numbers if isinstance(number, int | float))
     return {
         "cause": cause,
-        "step": found[0][0],
+        "step": found[0][0] if found[0][1].since is None else found[0][1].since,
         "kind": CAUSE[cause].kind,
         "confidence": surest.confidence,
         "text": surest.text,

@@ -17,7 +17,7 @@ from triage_monitor.judge.causes import Finding
 from triage_monitor.judge.causes_gaps import by_sampler, choices
 from triage_monitor.summary.symptoms import LAGS, Symptoms
 
-FEWEST = 5
+FEWEST, MANY, LEAST_SHARE = 5, 30, 0.05
 MARGIN, TOLD_MARGIN, MIN_CORRELATION = 0.06, 0.02, 0.85
 AGREEMENT, SIDE_AGREEMENT = 0.75, 0.6
 MIN_OFFSET, TOLD_OFFSET, LEAST_MASS = 0.02, 0.004, 0.2
@@ -36,6 +36,12 @@ class Slope:
     @property
     def middle(self) -> float:
         return math.sqrt(self.low * self.high)
+
+
+def _carries(symptoms: Symptoms, choices: int) -> bool:
+    """Enough of the tokens were choices to speak for all: a policy that has no choice left shows nothing by them."""
+    tokens = max(symptoms.count("tokens"), 1)
+    return choices >= LEAST_SHARE * tokens and (choices >= MANY or 2 * choices >= tokens)
 
 
 def setting(symptoms: Symptoms, name: str) -> float | None:
@@ -80,14 +86,14 @@ def _agreement(symptoms: Symptoms, sharper_sampler: bool) -> float:
 
 def temperature(symptoms: Symptoms) -> Finding | None:
     slope = slope_of(symptoms)
-    if slope is None or slope.correlation < MIN_CORRELATION or slope.agreement < AGREEMENT:
+    if slope is None or slope.agreement < AGREEMENT or not _carries(symptoms, slope.tokens):
+        return None
+    if slope.correlation < (MIN_CORRELATION if slope.tokens >= MANY else 0.995):
         return None
     told = setting(symptoms, "temperature")
     predicted = _predicted(slope, told)
     margin = TOLD_MARGIN if predicted else MARGIN
     if not (slope.high < 1 - margin or slope.low > 1 + margin):
-        return None
-    if slope.tokens < 30 and slope.correlation < 0.98:
         return None
     evidence: dict[str, int | float | str | list[str] | list[int]] = {
         "slope": _short(slope.middle),
@@ -107,7 +113,7 @@ def temperature(symptoms: Symptoms) -> Finding | None:
     text += f": the sampler's distribution is {which}, temperature ratio about {slope.middle:.3g}"
     if _mode(symptoms) != "processed":
         text += " (two temperatures, or raw log-probs on one side)"
-    sure = predicted or (slope.tokens >= 30 and slope.agreement >= 0.85) or slope.correlation > 0.9999
+    sure = predicted or (slope.tokens >= MANY and slope.agreement >= 0.85) or slope.correlation > 0.9999
     return Finding("temperature_mismatch", text, "high" if sure else "medium", evidence)
 
 
@@ -131,13 +137,14 @@ def _mode(symptoms: Symptoms) -> str:
 def offset(symptoms: Symptoms) -> Finding | None:
     """Every choice is off by the same amount; also when only a share of the responses is."""
     gaps = choices(symptoms)
-    if gaps.count >= FEWEST:
+    if gaps.count >= FEWEST and _carries(symptoms, gaps.count):
         centre = gaps.median
         width, broad = gaps.quantile(0.75) - gaps.quantile(0.25), gaps.quantile(0.95) - gaps.quantile(0.05)
         side = gaps.negative() if centre < 0 else gaps.positive()
         known = symptoms.count("pairs") > 0
         enough = abs(centre) >= (TOLD_OFFSET if _kept_as_told(symptoms, centre) else MIN_OFFSET)
         narrow = enough and width <= 0.6 * abs(centre) and side >= 0.8 * gaps.count
+        narrow &= broad <= (1.5 if gaps.count >= MANY else 0.5) * abs(centre)
         if narrow and (_flat(symptoms, centre) if known else broad <= 0.6 * abs(centre) >= 2.4 * width):
             if known:  # the sums are finer than the histogram
                 mean = (symptoms.total("fit_l") - symptoms.total("fit_s")) / max(symptoms.count("fit_n"), 1)

@@ -193,7 +193,8 @@ def amplification(traces: Sequence[Trace]) -> Finding | None:
     }
     text = f"the deep negative tail has grown to {now.tail / tail:.2g} times its start and rho_pressure from "
     text += f"{pressure:.2g} to {now.pressure:.2g}: the error grows where the update pushes"
-    return Finding("amplifying_quantisation", text, "medium", evidence)
+    sure = now.tail >= 2 * TAIL_GROWTH * tail and now.pressure >= 1.5 * PRESSURE_GROWTH * pressure
+    return Finding("amplifying_quantisation", text, "high" if sure else "medium", evidence)
 
 
 def _middle(traces: Sequence[Trace], name: str) -> float | None:

@@ -1,21 +1,21 @@
 """One run's causes, update by update: `CauseTracker.accept` returns what this update shows.
 
-An update is diagnosed together with the ones before it until BASE_TOKENS tokens are looked at, within the window: small
-updates lend each other evidence, large ones stand alone. Order of precedence: what explains a pattern keeps the causes
-that only resemble it from being named; `undetermined` is said when nothing else is. Pure: a tracker fed with the same
-updates and reports, or restored from them, says the same.
+An update with few tokens that shows no fault by itself is diagnosed together with the ones before it, until BASE_TOKENS
+tokens are looked at: small updates lend each other evidence, large ones stand alone. Precedence: what explains a
+pattern keeps the causes that only resemble it from being named; `undetermined` is said when nothing else is. Pure: a
+tracker fed with the same updates and reports, or restored from them, says the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from triage_monitor.judge import causes_columns as columns
 from triage_monitor.judge import causes_places as places
 from triage_monitor.judge import causes_responses as responses
-from triage_monitor.judge.causes import Finding
+from triage_monitor.judge.causes import Finding, blinding, folded
 from triage_monitor.judge.causes_history import Trace, course, trace_of
 from triage_monitor.judge.causes_table import CAUSE, UNDETERMINED
 from triage_monitor.summary.symptoms import Symptoms, merge_symptoms
@@ -32,46 +32,105 @@ TAIL_MAKERS = (
 
 @dataclass(slots=True)
 class CauseTracker:
-    """`symptoms` and `traces` by step, as a newer attempt leaves them; not thread-safe."""
+    """By step, as the newest attempt leaves them: `symptoms` and `found` of the newest `window` updates, and `traces`.
+
+    Not thread-safe."""
 
     window: int
     symptoms: dict[int, Symptoms] = field(default_factory=dict)
     traces: dict[int, Trace] = field(default_factory=dict)
+    found: dict[int, list[Finding]] = field(default_factory=dict)
 
     def accept(
         self, step: int, update: Mapping[str, Any], window: Mapping[str, Any], symptoms: Symptoms | None
     ) -> list[Finding]:
         """`update` and `window` are the judged reports; `symptoms` None when the update came as a summary alone."""
+        seen = counted(update)
         if symptoms is not None:
-            self.symptoms[step] = symptoms
-            self.symptoms = {known: self.symptoms[known] for known in sorted(self.symptoms)[-self.window :]}
-        found = counted(update)
-        if symptoms is not None:
-            found += [item for item in diagnosed(self._base(step)) if item.cause not in {one.cause for one in found}]
-        found = without_needless(found)
-        flawed = any(CAUSE[item.cause].kind == "fault" for item in found)
+            seen += [item for item in self._diagnosed(step, symptoms) if not _says(seen, item.cause)]
+        seen = without_needless(seen)
+        flawed = any(CAUSE[item.cause].kind == "fault" for item in seen)
         self._remember(trace_of(step, update, window, flawed=flawed))
-        found += course([self.traces[known] for known in sorted(self.traces) if known <= step])
-        return without_needless(found)
+        seen += course([self.traces[known] for known in sorted(self.traces) if known <= step])
+        self.found[step] = [replace(item, since=self._since(item.cause, step)) for item in without_needless(seen)]
+        recent = self._recent()
+        self.symptoms = {known: item for known, item in self.symptoms.items() if known in recent}
+        self.found = {known: items for known, items in self.found.items() if known in recent or known == step}
+        return self.found[step]
+
+    def blinded(self, step: int, symptoms: Symptoms | None) -> tuple[str, ...]:
+        """Causes in this update's columns that make its gaps no basis for an alarm; changes nothing."""
+        return () if symptoms is None else blinding(self._seen(step, symptoms))
+
+    def current(self) -> list[dict[str, Any]]:
+        """The public findings of the newest `window` updates."""
+        return folded(sorted(self.found.items()))
+
+    def flawed(self, step: int) -> bool:
+        """Whether a fault of this update's own explains its gaps; `restore` wants it back."""
+        return self.traces[step].flawed if step in self.traces else False
 
     def rewind(self, step: int) -> None:
         """A new attempt begins at `step`: what was there from then on is replaced."""
         self.symptoms = {known: item for known, item in self.symptoms.items() if known < step}
         self.traces = {known: item for known, item in self.traces.items() if known < step}
+        self.found = {known: items for known, items in self.found.items() if known < step}
 
-    def _base(self, step: int) -> Symptoms:
-        parts, tokens = [], 0
+    @classmethod
+    def restore(
+        cls, window: int, reports: Iterable[tuple[int, Mapping[str, Any]]], symptoms: Mapping[int, Symptoms]
+    ) -> CauseTracker:
+        """From what was stored: (step, report) with `update`, `window`, `findings` and `flawed`, in order of steps, of
+        the first HEAD_STEPS steps and of the newest updates; symptoms of the newest `window` of them."""
+        tracker = cls(window)
+        for step, report in reports:
+            flawed = bool(report.get("flawed", False))
+            tracker._remember(trace_of(step, report["update"], report["window"], flawed=flawed))
+            tracker.found[step] = [Finding.from_dict(item) for item in report.get("findings", ())]
+        recent = tracker._recent()
+        tracker.found = {step: tracker.found[step] for step in sorted(recent)}
+        tracker.symptoms = {step: item for step, item in symptoms.items() if step in recent}
+        return tracker
+
+    @property
+    def kept_updates(self) -> int:
+        """How many of the newest updates `restore` needs."""
+        return max(NEWEST, self.window)
+
+    def _diagnosed(self, step: int, symptoms: Symptoms) -> list[Finding]:
+        found = self._seen(step, symptoms)
+        self.symptoms[step] = symptoms
+        return found
+
+    def _seen(self, step: int, symptoms: Symptoms) -> list[Finding]:
+        """By this update alone; where that shows no fault and has few tokens, with the ones before it."""
+        alone = diagnosed(symptoms)
+        if symptoms.count("tokens") >= BASE_TOKENS or any(is_fault(item) for item in alone):
+            return alone
+        parts, tokens = [symptoms], symptoms.count("tokens")
         for known in sorted(self.symptoms, reverse=True):
-            if known <= step and tokens < BASE_TOKENS:
+            if known < step and tokens < BASE_TOKENS:
                 parts.append(self.symptoms[known])
                 tokens += parts[-1].count("tokens")
-        return merge_symptoms(parts)
+        return diagnosed(merge_symptoms(parts)) if len(parts) > 1 else alone
+
+    def _since(self, cause: str, step: int) -> int:
+        known = [item.since for items in self.found.values() for item in items if item.cause == cause]
+        return min([step, *(since for since in known if since is not None)])
+
+    def _recent(self) -> set[int]:
+        return set(sorted(self.traces)[-self.window :])
 
     def _remember(self, trace: Trace) -> None:
         self.traces[trace.step] = trace
         steps = sorted(self.traces)
-        kept = {step for step in steps if step < steps[0] + HEAD_STEPS} | set(steps[-NEWEST:])
+        kept = {step for step in steps if step < steps[0] + HEAD_STEPS} | set(steps[-self.kept_updates :])
         self.traces = {step: self.traces[step] for step in sorted(kept)}
+
+
+def is_fault(finding: Finding) -> bool:
+    """A fault with a name."""
+    return CAUSE[finding.cause].kind == "fault" and finding.cause != UNDETERMINED
 
 
 def counted(update: Mapping[str, Any]) -> list[Finding]:
@@ -162,6 +221,6 @@ def without_needless(found: Sequence[Finding]) -> list[Finding]:
     kept: dict[str, Finding] = {}
     for item in found:
         kept.setdefault(item.cause, item)
-    if any(CAUSE[name].kind == "fault" and name != UNDETERMINED for name in kept):
+    if any(is_fault(item) for item in kept.values()):
         kept.pop(UNDETERMINED, None)
     return list(kept.values())

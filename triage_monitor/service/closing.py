@@ -30,6 +30,7 @@ from triage_monitor.storage.records import (
 )
 from triage_monitor.summary.codec import encode
 from triage_monitor.summary.step import COUNT_INDEX, StepSummary, merge_all
+from triage_monitor.summary.symptoms import Symptoms, merge_symptoms
 
 POLICY = "policy"
 
@@ -54,6 +55,7 @@ def judge_update(live: LiveRun, update: OpenUpdate, now: float) -> Closing:
         _rewind(live, update)
     judgement = live.monitor.accept(update.step, update.attempt, merged)
     window = _window(live, update, merged, judgement, before)
+    found = live.causes.accept(update.step, judgement.update, window, merged_symptoms(update))
     row = UpdateRow(
         live.name,
         update.attempt,
@@ -70,6 +72,8 @@ def judge_update(live: LiveRun, update: OpenUpdate, now: float) -> Closing:
             "why": judgement.why,
             "judged": judgement.judged,
             "notices": [notice.to_dict() for notice in judgement.notices],
+            "findings": [finding.to_dict() for finding in found],
+            "flawed": live.causes.flawed(update.step),
         },
     )
     _count(live, row, before)
@@ -91,6 +95,12 @@ def merged_summary(update: OpenUpdate, live: LiveRun) -> StepSummary:
     return replace(merged, counters=counters)
 
 
+def merged_symptoms(update: OpenUpdate) -> Symptoms | None:
+    """Of the shards that came with their rows; None when none did."""
+    known = [piece.symptoms for piece in update.pieces.values() if piece.symptoms is not None]
+    return merge_symptoms(known) if known else None
+
+
 def _groups_overlap(pieces: list[Piece]) -> bool:
     """True when a group is, or may be, in two shards: encoded summaries with groups do not say which."""
     if any(piece.groups is None and piece.summary.count("groups") > 0 for piece in pieces):
@@ -105,6 +115,7 @@ def _rewind(live: LiveRun, update: OpenUpdate) -> None:
     live.monitor = RunMonitor.restore(
         live.settings, live.spec, live.monitor.state(), live.recent(last_step=update.step - 1)
     )
+    live.causes = live.restored_causes(last_step=update.step - 1)
     live.judged_attempt = update.attempt
 
 
@@ -136,10 +147,11 @@ def _count(live: LiveRun, row: UpdateRow, before: UpdateRow | None) -> None:
 
 
 def transition_row(live: LiveRun, found: Transition, now: float) -> TransitionRow:
+    """The alarm's record; `findings` names the causes found in its window."""
     before, after = found.from_stage.value, found.to_stage.value
-    return TransitionRow(
-        live.name, live.transitions + 1, found.attempt, found.step, now, before, after, found.to_dict()
-    )
+    named = [{name: item[name] for name in ("cause", "step", "confidence")} for item in live.causes.current()]
+    evidence = {**found.to_dict(), "findings": named}
+    return TransitionRow(live.name, live.transitions + 1, found.attempt, found.step, now, before, after, evidence)
 
 
 def policy_params(live: LiveRun, change: ParameterChange, step: int, now: float) -> ParamsRow:

@@ -15,6 +15,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from triage_monitor.judge.causes_table import CAUSE_NAMES
 from triage_monitor.judge.indicators import INDICATORS
 from triage_monitor.judge.notices import KINDS as NOTICE_KINDS
 from triage_monitor.judge.stages import Stage
@@ -146,6 +147,10 @@ def _of_run(families: _Families, run: Snapshot, open_updates: int) -> None:
     said = {item["kind"] for item in (newest.report["notices"] if newest is not None else ())}
     for kind in NOTICE_KINDS:
         families.gauge("triage_notice", "1 while the notice holds", {**here, "kind": kind}, float(kind in said))
+    found = {item["cause"] for item in run.findings}
+    for cause in CAUSE_NAMES:
+        text = "1 while the cause is named in the trailing window"
+        families.gauge("triage_finding", text, {**here, "cause": cause}, float(cause in found))
     _progress(families, run, here, open_updates)
     for name, (metric, text) in _RUN_COUNTS.items():
         families.gauge(metric, text, here, run.counters.get(name, 0))

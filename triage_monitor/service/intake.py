@@ -22,6 +22,9 @@ from triage_monitor.summary.rows import STREAM_MIME, SUMMARY_MIME, UpdateRows, c
 from triage_monitor.summary.rows_columns import flag_column, whole_column
 from triage_monitor.summary.rows_values import SETTING_NAMES
 from triage_monitor.summary.spec import SummarySpec
+from triage_monitor.summary.symptoms import Symptoms
+from triage_monitor.summary.symptoms_codec import encode_symptoms
+from triage_monitor.summary.symptoms_rows import symptoms_of
 
 MEDIA_TYPES = (STREAM_MIME, SUMMARY_MIME)
 
@@ -60,6 +63,7 @@ def read_shard(address: Address, media: str, body: memoryview, *, spec: SummaryS
     rows = None
     groups: bytes | None = None
     settings: dict[str, str] = {}
+    symptoms: Symptoms | None = None
     if media == SUMMARY_MIME:
         summary = decode(bytes(body))
         if summary.spec.fingerprint != spec.fingerprint:
@@ -67,7 +71,7 @@ def read_shard(address: Address, media: str, body: memoryview, *, spec: SummaryS
             raise InputError("spec_mismatch", detail)
     else:
         rows = _decoded(address, body, max_tokens)
-        summary = rows.summarize(spec)
+        summary, symptoms = rows.summarize(spec), symptoms_of(rows)
         settings = dict(rows.settings)
         groups = b"" if rows.groups is None else np.unique(rows.groups).astype("<i8").tobytes()
     row = ShardRow(
@@ -83,7 +87,8 @@ def read_shard(address: Address, media: str, body: memoryview, *, spec: SummaryS
         groups,
         dict(settings),
     )
-    return Reading(Arrival(row, Piece(summary, groups)), rows)
+    encoded = None if symptoms is None else encode_symptoms(symptoms)
+    return Reading(Arrival(row, Piece(summary, groups, symptoms), encoded), rows)
 
 
 def _decoded(address: Address, body: memoryview, max_tokens: int) -> UpdateRows:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from triage_monitor.errors import InputError, StoreCorrupt
+from triage_monitor.judge.causes_run import HEAD_STEPS, CauseTracker
 from triage_monitor.judge.run import JudgeSettings, RunMonitor
 from triage_monitor.parameters import TriageParams
 from triage_monitor.storage.base import Store, effective_updates
@@ -24,22 +25,27 @@ from triage_monitor.storage.records import (
     ShardRow,
     StateRow,
     SummaryRow,
+    SymptomRow,
     TransitionRow,
     UpdateRow,
 )
 from triage_monitor.summary.codec import decode
 from triage_monitor.summary.spec import SummarySpec
 from triage_monitor.summary.step import StepSummary
+from triage_monitor.summary.symptoms import Symptoms, merge_symptoms
+from triage_monitor.summary.symptoms_codec import decode_symptoms
 
 Place = tuple[int, int]  # attempt, step
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One shard of an open update; `groups` are its group ids as little-endian int64, None when not known."""
+    """One shard of an open update; `groups` are its group ids as little-endian int64, None when not known; `symptoms`
+    None when it came as a summary."""
 
     summary: StepSummary
     groups: bytes | None
+    symptoms: Symptoms | None = None
 
 
 @dataclass(slots=True)
@@ -81,6 +87,7 @@ class Snapshot:
     counters: Mapping[str, int]
     actions: Mapping[str, int]
     client_drops: Mapping[str, int]
+    findings: Sequence[Mapping[str, Any]] = ()
 
 
 class LiveRun:
@@ -112,6 +119,7 @@ class LiveRun:
         self.actions: Counter[str] = Counter()
         self.client_drops: dict[int, dict[str, int]] = {}
         self.monitor = RunMonitor(settings, spec)
+        self.causes = CauseTracker(settings.window_updates)
         self.snapshot = self.take_snapshot()
 
     @property
@@ -144,6 +152,7 @@ class LiveRun:
             self.counters, self.applied = Counter(state.counters["counts"]), state.applied
             self.actions = Counter(state.counters["actions"])
         self.monitor = self._restored_monitor(None if state is None else state.judge)
+        self.causes = self.restored_causes()
         self.open = {place: self.reopened(place, deadline) for place in store.unclosed(name)}
         self.open = {place: update for place, update in self.open.items() if update.pieces}
         self.snapshot = self.take_snapshot()
@@ -171,6 +180,7 @@ class LiveRun:
             counters=dict(self.counters),
             actions=dict(self.actions),
             client_drops=self.dropped_by_clients(),
+            findings=tuple(self.causes.current()),
         )
 
     def dropped_by_clients(self) -> Mapping[str, int]:
@@ -185,6 +195,26 @@ class LiveRun:
         decoded = [(row.step, row.attempt, self._decoded(row.summary)) for row in rows]
         return [(step, attempt, summary) for step, attempt, summary in decoded if summary is not None]
 
+    def restored_causes(self, *, last_step: int | None = None) -> CauseTracker:
+        """What the causes of later updates are told by, from the reports and symptoms up to a step. Blocking."""
+        store, name, window = self.store, self.name, self.settings.window_updates
+        wanted = CauseTracker(window).kept_updates
+        newest = effective_updates(store, name, UpdateRow, last_step=last_step, newest=wanted)
+        reports = {row.step: row for row in newest}
+        if len(newest) == wanted:
+            first = min(store.first_steps(name).values())
+            head = first + HEAD_STEPS - 1
+            bound = head if last_step is None else min(head, last_step)
+            reports |= {row.step: row for row in effective_updates(store, name, UpdateRow, last_step=bound)}
+        symptoms: dict[int, Symptoms] = {}
+        for row in newest[-window:]:
+            known = store.rows(SymptomRow, name, attempt=row.attempt, first_step=row.step, last_step=row.step)
+            found = [item for item in (_symptoms(one.symptoms) for one in known) if item is not None]
+            if found:
+                symptoms[row.step] = merge_symptoms(found)
+        judged = [(step, reports[step].report) for step in sorted(reports) if reports[step].report.get("window")]
+        return CauseTracker.restore(window, judged, symptoms)
+
     def closed(self, place: Place) -> UpdateRow | None:
         """The stored closing of an update, if there was one. Blocking."""
         return self.store.get(UpdateRow, self.name, *place)
@@ -197,10 +227,12 @@ class LiveRun:
         update = OpenUpdate(attempt, step, max((row.shards for row in rows), default=1), deadline)
         if closed is not None:
             update.revision, update.shards = closed.revision + 1, closed.shards
+        known = self.store.rows(SymptomRow, self.name, attempt=attempt, first_step=step, last_step=step)
+        symptoms = {row.shard: _symptoms(row.symptoms) for row in known}
         for row in rows:
             summary = self._decoded(row.summary)
             if summary is not None:
-                update.pieces[row.shard] = Piece(summary, row.groups)
+                update.pieces[row.shard] = Piece(summary, row.groups, symptoms.get(row.shard))
         return update
 
     def _decoded(self, encoded: bytes) -> StepSummary | None:
@@ -223,3 +255,11 @@ class LiveRun:
             # The judge's memory is lost but the trainer still runs on these parameters: only a person may move them.
             monitor.hold(self.params, "the judge's state was lost; these are the last parameters, which")
         return monitor
+
+
+def _symptoms(encoded: bytes) -> Symptoms | None:
+    """None for symptoms of an unknown version: causes then go unnamed, nothing else."""
+    try:
+        return decode_symptoms(encoded)
+    except InputError:
+        return None

@@ -154,6 +154,7 @@ def _detail(sidecar: Sidecar, live: LiveRun) -> dict[str, Any]:
         "stage": now.stage,
         "why": report.get("why", ""),
         "notices": report.get("notices", []),
+        "findings": [dict(item) for item in now.findings],
         "attempt": now.attempt,
         "retired": sidecar.is_retired(live),
         "held_by": now.held_by,

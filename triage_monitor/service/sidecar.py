@@ -31,6 +31,7 @@ from triage_monitor.storage.records import (
     Record,
     RunRow,
     ShardRow,
+    SymptomRow,
     UpdateRow,
 )
 
@@ -42,10 +43,11 @@ IDLE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A shard that was read and understood: its row without a time, and its summary."""
+    """A shard that was read and understood: its row without a time, its summary, its symptoms as they are stored."""
 
     row: ShardRow
     piece: Piece
+    symptoms: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +214,7 @@ class Sidecar:
         update.arriving += 1
         outcome = None
         try:
-            outcome = await self._write_shard(live, row)
+            outcome = await self._write_shard(live, row, arrival.symptoms)
         except ConflictError:
             live.counters["conflicting_shards"] += 1
             raise
@@ -263,12 +265,13 @@ class Sidecar:
             raise ConflictError(f"step {place[1]} was begun with {update.shards} shards, not {shards}")
         return update
 
-    async def _write_shard(self, live: LiveRun, row: ShardRow) -> Outcome:
+    async def _write_shard(self, live: LiveRun, row: ShardRow, symptoms: bytes | None) -> Outcome:
+        beside = [] if symptoms is None else [SymptomRow(row.run, row.attempt, row.step, row.shard, symptoms)]
         if row.attempt <= live.attempt:
-            return (await self.write(row))[0]
+            return (await self.write(row, *beside))[0]
         # A shard under a higher attempt than any asked for begins that attempt by itself.
         begun = AttemptRow(live.name, row.attempt, row.step, IMPLICIT, row.received_at)
-        outcome = (await self.write(begun, row))[1]
+        outcome = (await self.write(begun, row, *beside))[1]
         live.attempts.setdefault(row.attempt, begun)
         live.attempt = max(live.attempt, row.attempt)
         return outcome
@@ -346,7 +349,8 @@ class Sidecar:
         rho = {scope: (row.report[scope] or {}).get("indicators", {}).get("rho_asym") for scope in ("update", "window")}
         place = {"step": row.step, "attempt": row.attempt}
         about = {"status": row.status, "missing_shards": row.missing_shards, "revision": row.revision}
-        self.hub.publish(live.name, "update", {**place, **about, "stage": row.stage, "rho_asym": rho})
+        named = {"findings": [item["cause"] for item in row.report.get("findings", ())]}
+        self.hub.publish(live.name, "update", {**place, **about, "stage": row.stage, "rho_asym": rho, **named})
         if closing.transition is not None:
             self.hub.publish(live.name, "stage", closing.transition.evidence)
         if closing.params is not None:

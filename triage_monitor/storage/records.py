@@ -134,6 +134,20 @@ class SummaryRow(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class SymptomRow(Record):
+    """What causes are told apart by, of one shard that came with its rows; written together with the shard."""
+
+    TABLE = "symptoms"
+    KEY = ("run", "attempt", "step", "shard")
+    RULE = Rule.REPLACE
+
+    attempt: int
+    step: int
+    shard: int
+    symptoms: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class StateRow(Record):
     """What a restart needs beside the summaries: the judge's memory, counters, the parameters in force."""
 
@@ -224,4 +238,5 @@ KINDS: tuple[type[Record], ...] = (
     ParamsRow,
     AckRow,
     ActionRow,
+    SymptomRow,
 )

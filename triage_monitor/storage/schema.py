@@ -13,9 +13,15 @@ from dataclasses import fields
 from triage_monitor.errors import ConfigError
 from triage_monitor.storage.records import KINDS, Record
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # version -> statements that lead from it to the next one
-MIGRATIONS: dict[int, tuple[str, ...]] = {}
+MIGRATIONS: dict[int, tuple[str, ...]] = {
+    1: (
+        "CREATE TABLE symptoms (run TEXT NOT NULL, attempt INTEGER NOT NULL, step INTEGER NOT NULL,"
+        " shard INTEGER NOT NULL, symptoms BLOB NOT NULL, checksum BLOB NOT NULL,"
+        " PRIMARY KEY (run, attempt, step, shard))",
+    ),
+}
 
 _SQL_TYPES = {"int": "INTEGER", "bool": "INTEGER", "float": "REAL", "str": "TEXT", "bytes": "BLOB"}
 
