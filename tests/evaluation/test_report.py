@@ -49,6 +49,7 @@ def found(asked: Asked) -> Report:
 def test_document_counts_the_runs_it_was_given(found: Report) -> None:
     """Three fall and three stay in each split; the staying ones have 160 - 40 counted updates each."""
     ends = {"runs": 6, "collapses": 3, "too_early_to_warn": 0, "survivors": 3, "healthy_updates": 360}
+    ends["always_on_rate"] = pytest.approx(1000 * 3 / 360)
     assert found.document["runs"] == {"development": ends, "held_out": ends}
 
 

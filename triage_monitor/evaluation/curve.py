@@ -26,8 +26,7 @@ STYLES: dict[str, tuple[str, str, str]] = {
     "change point": ("#444444", "D", ":"),
 }
 LABELS = {"magnitude": "best magnitude rule: ", "direction": "best directional indicator: "}
-MOST_SHOWN = 10.0
-MARK_WIDTH = 0.05  # of a mark, on the linear part of the axis
+MARK_SHARE = 0.013  # of the axis, taken by a mark
 GREY = "#666666"
 
 
@@ -51,18 +50,20 @@ def draw(asked: Asked, contest: Contest, path: Path) -> None:
     """Writes a PNG. Raises ConfigError when matplotlib is not installed."""
     figure = _matplotlib()(figsize=(9.0, 7.2), dpi=150, layout="constrained")
     leads, detections = figure.subplots(2, 1, sharex=True)
-    places = _apart([row.score.false_alarm_rate.value or 0.0 for row in contest.featured])
+    rates_had = [row.score.false_alarm_rate.value or 0.0 for row in contest.featured]
+    most = 1.05 * max(contest.held_out.always_on_rate or 1.0, contest.budget, *rates_had)
+    places = _apart(rates_had, MARK_SHARE * most)
     for row, place in zip(contest.featured, places, strict=True):
         style = STYLES[row.family]
         rates, best_detection, best_lead = frontier(asked, contest, row)
-        _line(leads, rates, best_lead, style)
-        _line(detections, rates, 100 * best_detection, style)
+        _line(leads, rates, best_lead, style, most)
+        _line(detections, rates, 100 * best_detection, style, most)
         _mark(leads, place, row.score.lead_with_misses, style, 1.0)
         label = LABELS.get(row.family, "") + row.choice.entry.title
         leads.plot([], [], color=style[0], marker=style[1], linestyle=style[2], markersize=8, label=label)
         _mark(detections, place, row.score.detection, style, 100.0)
-    _dress(leads, contest, "median lead in updates\n(a missed collapse is 0)")
-    _dress(detections, contest, "collapses detected, %")
+    _dress(leads, contest, most, "median lead in updates\n(a missed collapse is 0)")
+    _dress(detections, contest, most, "collapses detected, %")
     leads.set_ylim(bottom=0)
     detections.set_ylim(0, 105)
     detections.set_xlabel("false alarms per 1,000 healthy updates, on held-out runs")
@@ -71,10 +72,10 @@ def draw(asked: Asked, contest: Contest, path: Path) -> None:
     figure.savefig(path, format="png")
 
 
-def _apart(rates: Sequence[float]) -> list[float]:
+def _apart(rates: Sequence[float], width: float) -> list[float]:
     """Marks of equal rates side by side, so that none hides another."""
-    nearby = [sum(abs(rate - other) < MARK_WIDTH for other in rates[:place]) for place, rate in enumerate(rates)]
-    return [rate + MARK_WIDTH * before for rate, before in zip(rates, nearby, strict=True)]
+    nearby = [sum(abs(rate - other) < width for other in rates[:place]) for place, rate in enumerate(rates)]
+    return [rate + width * before for rate, before in zip(rates, nearby, strict=True)]
 
 
 def _title(contest: Contest) -> str:
@@ -85,9 +86,9 @@ def _title(contest: Contest) -> str:
     )
 
 
-def _line(axes: Any, rates: Floats, values: Floats, style: Sequence[str]) -> None:
+def _line(axes: Any, rates: Floats, values: Floats, style: Sequence[str], most: float) -> None:
     color, _, dash = style
-    edge = max(MOST_SHOWN, float(rates[-1]))
+    edge = max(most, float(rates[-1]))
     across, up = [*rates, edge], [*values, values[-1]]
     axes.step(across, up, where="post", color=color, linestyle=dash, linewidth=2)
 
@@ -112,14 +113,13 @@ def _mark(axes: Any, across: float, up: Estimate, style: Sequence[str], scale: f
     )
 
 
-def _dress(axes: Any, contest: Contest, label: str) -> None:
-    axes.axvline(contest.budget, color="#999999", linewidth=1)
+def _dress(axes: Any, contest: Contest, most: float, label: str) -> None:
     where = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "va": "bottom"}
-    axes.annotate("budget", (contest.budget, 1.0), (0, 1), ha="center", color=GREY, fontsize=9, **where)
-    axes.set_xscale("symlog", linthresh=1.0)
-    axes.set_xlim(-0.05, MOST_SHOWN)
-    ticks = [0, 0.5, 1, 2, 5, 10]
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    for name, rate in (("budget", contest.budget), ("always on", contest.held_out.always_on_rate)):
+        if rate is not None:
+            axes.axvline(rate, color="#999999", linewidth=1)
+            axes.annotate(name, (rate, 1.0), (0, 1), ha="center", color=GREY, fontsize=9, **where)
+    axes.set_xlim(-MARK_SHARE * most, most)
     axes.set_ylabel(label, fontsize=10)
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
     for side in ("top", "right"):

@@ -18,7 +18,7 @@ from triage_monitor.evaluation.tuning import Choice
 from triage_monitor.testbed.outcome import CollapseRule
 
 DEFINITIONS = (0.5, 0.75, 0.9)
-BUDGETS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0)
+BUDGETS = (0.0, 0.5, 1.0, 2.0, 3.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,13 +56,14 @@ def _counting() -> dict[str, Any]:
     }
 
 
-def _ends(runs: Runs) -> dict[str, int]:
+def _ends(runs: Runs) -> dict[str, int | float | None]:
     return {
         "runs": len(runs.names),
         "collapses": int((~runs.survived).sum()),
         "too_early_to_warn": int(runs.too_early.sum()),
         "survivors": int(runs.survived.sum()),
         "healthy_updates": int(runs.healthy_updates.sum()),
+        "always_on_rate": runs.always_on_rate,
     }
 
 

@@ -38,6 +38,11 @@ def _head(document: Document) -> Text:
         f"healthy updates: {counting['healthy_updates']}; an alarm counts anew after {counting['silence_updates']} "
         "silent updates",
     ]
+    rate = runs["held_out"]["always_on_rate"]
+    if rate is not None:
+        lines.append(
+            f"an alarm that is always on counts once a run: {rate:.1f} per 1,000, where false alarms end to tell"
+        )
     return Text("\n".join(lines))
 
 

@@ -101,6 +101,12 @@ class Runs:
         """Updates of each run that count towards the false-alarm rate."""
         return np.where(self.survived, np.maximum(self.updates - WARMUP, 0), 0)
 
+    @property
+    def always_on_rate(self) -> float | None:
+        """False alarms per 1,000 of an alarm that never stops: one episode a run. Rates near it say nothing."""
+        exposure = int(self.healthy_updates.sum())
+        return 1000 * int((self.healthy_updates > 0).sum()) / exposure if exposure else None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
