@@ -1,12 +1,16 @@
 """Literal indicator series for the judge's tests: a calm window, and what moves in it."""
 
+import math
 from collections.abc import Iterable, Mapping
 
+from triage_monitor.judge.alarm_rate import score_threshold
 from triage_monitor.judge.observation import Observation
 
 # One healthy window of a 4-bit run with 64 responses of 128 tokens an update.
 CALM: dict[str, float | None] = {
     "q0.001_all": -2.0,
+    "q0.001_neg": -2.2,
+    "q0.001_pos": -1.4,
     "q0.05_all": -0.12,
     "mismatch_energy": 0.02,
     "rho_pressure": 1.8,
@@ -16,8 +20,24 @@ CALM: dict[str, float | None] = {
     "rho_asym": 1.0,
     "log_rho_se": 0.01,
     "asym_share": 0.5,
+    "top5_tail_share": 0.3,
+    "persistence": 3.0,
     "reward_mean": 0.7,
 }
+
+THRESHOLD = score_threshold(1.0, reward=True, grad_norm=False)  # fitted elsewhere, taken as it is
+THRESHOLD_MISMATCH = score_threshold(1.0, reward=False, grad_norm=False)
+
+
+def raised(score: float, threshold: float = THRESHOLD) -> dict[str, float | None]:
+    """Tails, energy and pressure up together, so that the score stands at `score` for the 25 updates after the rise.
+
+    They hold 2.0 of the terms' 3.5 of weight, and what rose within 25 updates counts twice, as level and as trend:
+    2 * (2.0 / 3.5) * ln(times) = score * threshold. The mean gap, which is part of `terminal`, stays where it is.
+    """
+    times = math.exp(score * threshold * 3.5 / 4.0)
+    tails = {name: (CALM[name] or 0.0) * times for name in ("q0.001_all", "q0.001_neg", "q0.001_pos")}
+    return {**tails, "mismatch_energy": 0.02 * times, "rho_pressure": 1.8 * times}
 
 
 def window(step: int, attempt: int = 0, **changes: float | None) -> Observation:

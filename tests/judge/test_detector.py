@@ -1,9 +1,11 @@
 import json
+import math
 from dataclasses import replace
 
 import pytest
-from judge_series import CALM, window
+from judge_series import CALM, THRESHOLD, THRESHOLD_MISMATCH, raised, window
 
+from triage_monitor.judge.alarm_rate import score_threshold
 from triage_monitor.judge.defaults import DetectorSettings
 from triage_monitor.judge.detector import DetectorState, clear, detect, reset_baseline
 from triage_monitor.judge.observation import Observation
@@ -13,15 +15,20 @@ SETTINGS = DetectorSettings()
 READY = 33  # the tenth full window of 25 updates, counted from 0
 CALM_UPDATES = 80
 NOISE = (1.0, 1.04, 0.97, 1.02, 0.99)
-DRIFTING = {"q0_001_all": -3.4}
-WORSE = {"q0_001_all": -4.5, "mismatch_energy": 0.08}
-BROKEN = {**WORSE, "q0_05_all": -0.4, "abs_delta_mean": 0.15, "near_zero_fraction": 0.5}
+DRIFTING, WORSE = raised(0.8), raised(1.2)  # alarm at 1, drift from 0.5
+BROKEN = {**WORSE, "q0.05_all": -0.4, "abs_delta_mean": 0.15, "near_zero_fraction": 0.5}
 
 
 def calm(count: int = CALM_UPDATES, first: int = 0) -> list[Observation]:
-    """A calm stretch in which the tail and the energy breathe by a few percent."""
+    """A calm stretch in which the tails and the energy breathe by a few percent."""
     return [
-        window(first + k, q0_001_all=-2.0 * NOISE[k % 5], mismatch_energy=0.02 * NOISE[(k + 2) % 5])
+        window(
+            first + k,
+            q0_001_all=-2.0 * NOISE[k % 5],
+            q0_001_neg=-2.2 * NOISE[k % 5],
+            q0_001_pos=-1.4 * NOISE[(k + 1) % 5],
+            mismatch_energy=0.02 * NOISE[(k + 2) % 5],
+        )
         for k in range(count)
     ]
 
@@ -57,17 +64,23 @@ def test_flat_offset_of_a_low_precision_rollout_is_no_alarm() -> None:  # case C
     assert [item.to_stage for item in found] == [Stage.HEALTHY]
 
 
-def test_one_sustained_leading_indicator_is_drift_after_enter_updates() -> None:
+def test_sustained_rise_of_the_leading_indicators_is_drift_after_enter_updates() -> None:
     _, found = run(calm() + then(10, **DRIFTING))
     assert stages(found)[1:] == [(CALM_UPDATES + 4, "drift")]
-    numbers = found[-1].evidence["q0.001_all"]
-    assert numbers["value"] == -3.4
-    assert numbers["baseline"] == pytest.approx(-2.0)
-    assert numbers["ratio"] == pytest.approx(1.7)
-    assert numbers["level"] == 1.5
-    assert list(found[-1].evidence) == ["q0.001_all", "reward_mean", "rho_asym", "window"]
+    score = found[-1].evidence["warning_score"]
+    assert score["value"] == pytest.approx(0.8, rel=0.02)
+    assert score["level"] == 0.5
+    # 0.5 of the terms' 3.5, and twice over as trend
+    assert score["q0.001_neg"] == pytest.approx(0.8 / 8, rel=0.02)
+    assert score["trend"] == pytest.approx(0.4, rel=0.04)
+    assert score["abs_delta_mean"] == pytest.approx(0.0, abs=1e-9)
+    assert sum(value for name, value in score.items() if name not in ("value", "level")) == pytest.approx(
+        score["value"]
+    )
+    assert list(found[-1].evidence) == ["warning_score", "reward_mean", "rho_asym", "window"]
     assert found[-1].rule == "drift"
-    assert "q0.001_all -3.4 is 1.70 times its baseline -2" in found[-1].text
+    assert found[-1].text.startswith("early-warning score 0.8")
+    assert "q0.001_neg +0.10" in found[-1].text
 
 
 def test_interval_of_rho_stands_in_the_evidence() -> None:
@@ -82,22 +95,43 @@ def test_short_excursion_is_not_drift() -> None:
 
 
 def test_drift_ends_after_leave_updates_below_the_leaving_level() -> None:
-    out = CALM_UPDATES + 10
-    between = then(20, out, q0_001_all=-2.8)  # 1.4 times: below the level of 1.5, above the leaving level of 1.3
-    _, found = run(calm() + then(10, **DRIFTING) + between + calm(10, out + 20))
-    assert stages(found)[1:] == [(CALM_UPDATES + 4, "drift"), (out + 29, "healthy")]
+    out = CALM_UPDATES + 5
+    between = then(15, out, **raised(0.45))  # below the 0.5 that begins a drift, above the 0.4 that ends it
+    _, found = run(calm() + then(5, **DRIFTING) + between + calm(10, out + 15))
+    assert stages(found)[1:] == [(CALM_UPDATES + 4, "drift"), (out + 24, "healthy")]
     assert found[-1].rule == "calm"
 
 
-def test_two_leading_indicators_further_out_are_pre_terminal() -> None:
+def test_score_at_the_alarm_is_pre_terminal() -> None:
     _, found = run(calm() + then(10, **WORSE))
     assert stages(found)[1:] == [(CALM_UPDATES + 4, "pre_terminal")]
-    assert {"q0.001_all", "mismatch_energy"} <= set(found[-1].evidence)
+    assert found[-1].evidence["warning_score"]["value"] == pytest.approx(1.2, rel=0.02)
+    assert found[-1].evidence["warning_score"]["level"] == 1.0
 
 
-def test_one_indicator_alone_is_never_pre_terminal() -> None:
-    _, found = run(calm() + then(60, q0_001_all=-9.0))
+def test_alarm_ends_below_four_fifths_and_drift_goes_on() -> None:
+    out = CALM_UPDATES + 5
+    _, found = run(calm() + then(5, **WORSE) + then(10, out, **raised(0.85)) + then(10, out + 10, **raised(0.7)))
+    assert stages(found)[1:] == [(CALM_UPDATES + 4, "pre_terminal"), (out + 19, "drift")]
+
+
+def test_rise_that_stays_counts_half_once_it_is_older_than_the_trend() -> None:
+    """For 25 updates a rise counts as level and as trend, then as level alone: 0.7 becomes 0.35."""
+    state, found = run(calm() + then(25, **raised(0.7)))
+    assert state.score is not None and state.score.value == pytest.approx(0.7, rel=0.03)
     assert stages(found)[1:] == [(CALM_UPDATES + 4, "drift")]
+    state, found = run(then(10, CALM_UPDATES + 25, **raised(0.7)), state)
+    assert state.score is not None and state.score.value == pytest.approx(0.35, rel=0.03)
+    assert stages(found) == [(CALM_UPDATES + 34, "healthy")]
+
+
+def test_same_rise_alarms_at_a_usual_rate_and_not_at_a_rare_one() -> None:
+    rare = score_threshold(0.05, reward=True, grad_norm=False)
+    seen = calm() + then(10, **WORSE)
+    state, found = run(seen, settings=replace(SETTINGS, alarms_per_1000_updates=0.05))
+    assert state.score is not None and state.score.value == pytest.approx(1.2 * THRESHOLD / rare, rel=0.03)
+    assert Stage.PRE_TERMINAL not in [item.to_stage for item in found]
+    assert Stage.PRE_TERMINAL in [item.to_stage for item in run(seen)[1]]
 
 
 def test_bulk_of_the_distribution_moving_is_terminal_and_latches() -> None:
@@ -123,33 +157,64 @@ def test_operator_clears_a_latched_stage_and_counting_starts_anew() -> None:
 
 def test_reward_below_half_of_its_best_with_the_mismatch_out_is_terminal() -> None:
     _, found = run(calm() + then(10, **DRIFTING) + then(10, 90, **DRIFTING, reward_mean=0.3))
-    assert stages(found)[1:] == [(84, "drift"), (94, "terminal")]
+    # The shortfall is part of the score as well, so what it passes on its way is not asked.
+    assert (stages(found)[1], stages(found)[-1]) == ((84, "drift"), (94, "terminal"))
     assert found[-1].rule == "terminal_reward"
     assert found[-1].evidence["reward_mean"] == {"value": 0.3, "best": 0.7}
+    assert found[-1].evidence["warning_score"]["reward_mean"] == pytest.approx(5 * (1 - 0.3 / 0.7) / THRESHOLD)
     assert "reward 0.3" in found[-1].text
 
 
-def test_reward_falling_with_the_mismatch_at_its_baseline_is_not_terminal() -> None:
-    _, found = run(calm() + then(60, reward_mean=0.1))
+def test_reward_a_little_below_its_best_is_no_alarm() -> None:
+    fallen = 0.7 * (1 - 0.3 * THRESHOLD / 5)  # 0.3 of the alarm
+    state, found = run(calm() + then(60, reward_mean=fallen))
     assert stages(found) == [(READY, "healthy")]
+    assert state.score is not None and state.score.value == pytest.approx(0.3, rel=0.01)
 
 
 def test_negative_best_reward_never_makes_a_terminal_stage() -> None:
     low = [replace(item, values={**item.values, "reward_mean": -1.0}) for item in calm()]
-    _, found = run(low + then(30, **DRIFTING, reward_mean=-4.0))
+    drifting = raised(0.8, THRESHOLD_MISMATCH)
+    _, found = run(low + then(20, **drifting, reward_mean=-4.0))
     assert [item.to_stage.value for item in found] == ["healthy", "drift"]
+    assert "reward_mean" not in found[-1].evidence["warning_score"]
 
 
 def test_run_without_rewards_is_judged_on_mismatch_alone() -> None:
-    bare = [replace(item, values={**item.values, "reward_mean": None}) for item in calm() + then(10, **WORSE)]
+    worse = then(10, **raised(1.2, THRESHOLD_MISMATCH))
+    bare = [replace(item, values={**item.values, "reward_mean": None}) for item in calm() + worse]
     _, found = run(bare)
     assert stages(found)[1:] == [(84, "pre_terminal")]
+    assert found[-1].evidence["warning_score"]["value"] == pytest.approx(1.2, rel=0.02)
     assert "reward_mean" not in found[-1].evidence
 
 
+def test_growing_gradient_norm_alone_alarms_when_it_is_sent() -> None:
+    sent = score_threshold(1.0, reward=True, grad_norm=True)
+    times = math.exp(1.2 * sent / 6.0)
+    seen = [replace(item, values={**item.values, "grad_norm": 0.2}) for item in calm()] + then(
+        10, grad_norm=0.2 * times
+    )
+    state, found = run(seen)
+    assert stages(found)[1:] == [(84, "pre_terminal")]
+    assert found[-1].evidence["warning_score"]["grad_norm"] == pytest.approx(1.2, rel=0.01)
+    assert state.baseline.medians()["grad_norm"] == pytest.approx(0.2)
+
+
 def test_directional_imbalance_alone_changes_no_stage() -> None:
-    _, found = run(calm() + then(100, rho_asym=3.0, asym_share=0.75))
+    leaning = [
+        replace(item, values={**item.values, "rho_asym": 3.0, "asym_share": 0.75}) for item in calm(100, CALM_UPDATES)
+    ]
+    _, found = run(calm() + leaning)
     assert stages(found) == [(READY, "healthy")]
+
+
+def test_direction_with_a_crowding_and_rising_tail_is_pre_terminal() -> None:
+    """ln 1.6 - 1.96 * 0.01 + ln 1.5 + ln 1.2 = 1.04 e-folds, 0.5 of them free, 0.4 an alarm."""
+    signature = {"rho_asym": 1.6, "top5_tail_share": 0.45, "persistence": 3.6}
+    _, found = run(calm() + then(10, **raised(0.1), **signature))
+    assert stages(found)[1:] == [(84, "pre_terminal")]
+    assert found[-1].evidence["warning_score"]["signature"] == pytest.approx(1.3448, rel=1e-3)
 
 
 def test_undefined_ratios_are_no_alarm() -> None:  # cases C01, C29
@@ -159,15 +224,17 @@ def test_undefined_ratios_are_no_alarm() -> None:  # cases C01, C29
 
 
 def test_indicator_never_defined_leaves_the_others_judged() -> None:
-    blind = [replace(item, values={**item.values, "rho_pressure": None}) for item in calm() + then(10, **DRIFTING)]
-    _, found = run(blind)
+    # Without the pressure's 0.5 the others weigh 1.5 of 3.0, not 2.0 of 3.5.
+    seen = calm() + then(10, **raised(0.8 * (2.0 / 3.5) / (1.5 / 3.0)))
+    _, found = run([replace(item, values={**item.values, "rho_pressure": None}) for item in seen])
     assert stages(found)[1:] == [(84, "drift")]
 
 
 def test_exact_paths_moving_by_multiples_are_no_alarm() -> None:
-    tiny = {"q0_001_all": -1e-6, "mismatch_energy": 1e-14, "abs_delta_mean": 1e-7, "q0_05_all": -1e-7}
+    tails = ("q0.001_all", "q0.001_neg", "q0.001_pos", "q0.05_all")
+    tiny = {**dict.fromkeys(tails, -1e-6), "mismatch_energy": 1e-14, "abs_delta_mean": 1e-7}
     still = {"masked_response_fraction": None, "near_zero_fraction": 1.0}
-    moved = {"q0_001_all": -9e-6, "mismatch_energy": 1e-12, "abs_delta_mean": 1e-6, "q0_05_all": -1e-6}
+    moved = {**dict.fromkeys(tails, -9e-6), "mismatch_energy": 1e-12, "abs_delta_mean": 1e-6}
     _, found = run(then(80, 0, **tiny, **still) + then(80, **moved, **still, rho_pressure=40.0))
     assert stages(found) == [(READY, "healthy")]
 
@@ -210,11 +277,11 @@ def test_update_of_exact_zeros_is_not_observable_and_then_needs_fresh_updates() 
 
 
 def test_zeros_do_not_enter_the_baseline() -> None:
-    zeros = {"q0_001_all": 0.0, "mismatch_energy": 0.0}
+    zeros = {"q0_001_neg": 0.0, "mismatch_energy": 0.0}
     blind = [replace(item, observable=False) for item in then(10, 0, **zeros)]
-    diluted = then(24, 10, q0_001_all=-1.0, mismatch_energy=0.01)
+    diluted = then(24, 10, q0_001_neg=-1.1, mismatch_energy=0.01)
     state, _ = run(blind + diluted + calm(60, 34))
-    assert state.baseline.medians()["q0.001_all"] == pytest.approx(-2.0, rel=0.02)
+    assert state.baseline.medians()["q0.001_neg"] == pytest.approx(-2.2, rel=0.02)
 
 
 def test_new_attempt_unlatches_and_keeps_the_frozen_baseline() -> None:
@@ -238,7 +305,7 @@ def test_reset_baseline_learns_again() -> None:
     assert fresh.baseline.offered == 0
     again, found = run(then(30, **DRIFTING), fresh)
     assert stages(found) == [(80, "warming_up"), (89, "healthy")]
-    assert again.baseline.medians()["q0.001_all"] == -3.4
+    assert again.baseline.medians()["q0.001_neg"] == DRIFTING["q0.001_neg"]
 
 
 def lively() -> list[Observation]:
@@ -267,4 +334,4 @@ def test_replay_gives_the_identical_transitions() -> None:
 
 
 def test_calm_series_covers_every_default_indicator() -> None:
-    assert set(SETTINGS.learned()) <= set(CALM)
+    assert set(SETTINGS.learned()) - {"grad_norm"} <= set(CALM)

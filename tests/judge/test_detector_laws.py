@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from judge_series import window
+from judge_series import raised, window
 
 from triage_monitor.judge.baseline import BaselineSettings
 from triage_monitor.judge.defaults import DetectorSettings, MinimumData
@@ -18,12 +18,14 @@ QUICK = DetectorSettings(
 )
 KINDS: dict[str, dict[str, float | None]] = {
     "calm": {},
-    "drifting": {"q0_001_all": -3.4},
-    "worse": {"q0_001_all": -4.5, "mismatch_energy": 0.08},
-    "broken": {"q0_001_all": -9.0, "mismatch_energy": 0.5, "abs_delta_mean": 0.3, "q0_05_all": -0.9},
-    "shrunken": {"q0_001_all": -0.01, "mismatch_energy": 1e-6, "abs_delta_mean": 1e-4},
-    "unknown": dict.fromkeys(["q0_001_all", "mismatch_energy", "rho_pressure", "abs_delta_mean", "reward_mean"]),
-    "poor": {"reward_mean": 0.1, "q0_001_all": -3.4},
+    "drifting": raised(0.8),
+    "worse": raised(1.2),
+    "broken": {**raised(2.0), "abs_delta_mean": 0.3, "q0_05_all": -0.9},
+    "shrunken": {**raised(-2.0), "q0_001_all": -0.01, "abs_delta_mean": 1e-4},
+    "unknown": dict.fromkeys([*raised(1.0), "abs_delta_mean", "reward_mean"]),
+    "poor": {"reward_mean": 0.1, **raised(0.6)},
+    "steep": {"grad_norm": 0.9},
+    "shallow": {"grad_norm": 0.1},
     "blind": {},
     "starved": {},
     "resumed": {},

@@ -1,11 +1,12 @@
 import json
+from dataclasses import replace
 
 import pytest
 from judge_series import window
 
 from triage_monitor.errors import ConfigError
 from triage_monitor.judge.baseline import Baseline, Level
-from triage_monitor.judge.defaults import DRIFT
+from triage_monitor.judge.defaults import SCORE_TERMS
 from triage_monitor.judge.notices import NoticeSettings, NoticeState, baseline_growth, imbalance, notice
 from triage_monitor.judge.observation import Observation
 from triage_monitor.judge.stages import Notice
@@ -74,6 +75,27 @@ def test_imbalance_without_direction_says_what_it_is(factors: dict[str, float | 
     assert found[-1][0].evidence["rho_asym"] == pytest.approx({"value": 1.5, "low": 1.36, "high": 1.654}, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("excess", "severity"), [(1.4, "alarm"), (1 / 1.4, "alarm"), (1.05, "notice"), (0.95, "notice"), (None, "notice")]
+)
+def test_imbalance_is_an_alarm_only_when_direction_is_left_in_it(excess: float | None, severity: str) -> None:
+    """The band in which rho_excess says nothing is 1 / 1.1 to 1.1."""
+    found = said([window(k, **LEANING, rho_excess=excess) for k in range(5)])
+    assert [item.severity for item in found[-1]] == [severity]
+    assert found[-1][0].to_dict()["severity"] == severity
+
+
+def test_every_other_kind_is_a_notice() -> None:
+    bad = replace(window(5, reward_mean=0.3, rho_asym=None, log_rho_se=None, asym_share=1.0), unusable_tokens=9)
+    growth = {"q0.001_neg": 1.5}
+    state = NoticeState()
+    for _ in range(5):
+        state, now = notice(SETTINGS, state, bad, judged=True, elevated=False, best_reward=0.7, growth=growth)
+    assert {item.kind: item.severity for item in now} == dict.fromkeys(
+        ("one_sided", "unusable_tokens", "unsettled_baseline", "reward_falling"), "notice"
+    )
+
+
 def test_all_mass_on_one_side_is_named_as_such() -> None:  # case C01
     found = said([window(k, rho_asym=None, log_rho_se=None, asym_share=1.0) for k in range(6)])
     assert kinds(found)[-1] == ["one_sided"]
@@ -102,20 +124,29 @@ def test_reward_falling_with_the_mismatch_is_left_to_the_stage() -> None:
 
 
 def learned(first: float, last: float, frozen: bool = True) -> Baseline:
-    return Baseline(frozen=frozen, levels={"q0.001_all": Level((first + last) / 2, 0.1, 50, first, last)})
+    return Baseline(frozen=frozen, levels={"q0.001_neg": Level((first + last) / 2, 0.1, 50, first, last)})
 
 
 def test_baseline_that_rose_while_it_was_learned_is_noticed() -> None:
-    growth = baseline_growth(DRIFT, learned(-2.0, -3.0))
-    assert growth == {"q0.001_all": 1.5}
+    growth = baseline_growth(SCORE_TERMS, learned(-2.0, -3.0))
+    assert growth == {"q0.001_neg": pytest.approx(1.5)}
     _, now = notice(SETTINGS, NoticeState(), window(75), judged=True, elevated=False, best_reward=0.7, growth=growth)
     assert [item.kind for item in now] == ["unsettled_baseline"]
-    assert "q0.001_all 1.50 times" in now[0].text
+    assert "q0.001_neg 1.50 times" in now[0].text
+
+
+def test_share_that_rises_towards_one_grows_by_its_complement() -> None:
+    masked = Baseline(frozen=True, levels={"masked_response_fraction": Level(0.88, 0.01, 50, 0.9, 0.8)})
+    assert baseline_growth(SCORE_TERMS, masked) == {"masked_response_fraction": pytest.approx(2.0)}
+
+
+def test_growth_below_the_floor_is_none() -> None:
+    assert baseline_growth(SCORE_TERMS, learned(-0.01, -0.09)) == {"q0.001_neg": 1.0}
 
 
 def test_settled_or_unfinished_baseline_is_not_noticed() -> None:
     for baseline in (learned(-2.0, -2.2), learned(-3.0, -2.0), learned(-2.0, -3.0, frozen=False)):
-        growth = baseline_growth(DRIFT, baseline)
+        growth = baseline_growth(SCORE_TERMS, baseline)
         _, now = notice(SETTINGS, NoticeState(), window(9), judged=True, elevated=False, best_reward=0.7, growth=growth)
         assert now == ()
 

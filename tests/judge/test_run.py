@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from judge_series import THRESHOLD
 
 from triage_monitor.errors import ConfigError, SpecMismatch, StoreCorrupt
 from triage_monitor.judge.run import Judgement, JudgeSettings, RunMonitor
@@ -15,11 +16,26 @@ from triage_monitor.summary.spec import DEFAULT_SPEC, SummarySpec
 from triage_monitor.summary.step import StepSummary
 
 RESPONSES, TOKENS = 8, 64
+
+
+def scored(efolds: float) -> dict[str, object]:
+    """A rule on the score in e-folds, before it is divided by the threshold of the day."""
+    level = {
+        "indicator": "warning_score",
+        "form": "abs",
+        "level": efolds / THRESHOLD,
+        "leave": 0.8 * efolds / THRESHOLD,
+    }
+    return {"criteria": [level]}
+
+
 TABLE = {
     "window_updates": 5,
     "detector": {
         "minimum": {"tokens": 1000, "responses": 16, "updates": 3},
         "baseline": {"first_updates": 5, "min_windows": 4, "windows": 8, "span_windows": 16},
+        "drift": scored(0.8),
+        "pre_terminal": scored(1.2),
     },
     "policy": {"mode": "adaptive", "min_dwell_updates": 3, "calm_updates": 6},
 }
@@ -98,11 +114,15 @@ def test_window_and_update_have_the_contracts_fields() -> None:
     _, judgements = run(calm(30))
     last = judgements[-1]
     assert set(last.update) == {"step", "attempt", "indicators", "reasons", "quantiles", "masses", "counts"}
-    assert set(last.window) == set(last.update) | {"updates", "first_step", "stage"}
+    assert set(last.window) == set(last.update) | {"updates", "first_step", "stage", "score"}
     assert (last.window["first_step"], last.window["step"], last.window["updates"]) == (25, 29, 5)
     assert last.window["stage"] == "healthy"
     assert last.update["counts"]["valid_tokens"] == RESPONSES * TOKENS
     assert last.window["counts"]["valid_tokens"] == 5 * RESPONSES * TOKENS
+    score = last.window["score"]
+    assert set(score) == {"value", "level", "shares"}
+    assert sum(score["shares"].values()) == pytest.approx(score["value"])
+    assert judgements[5].window["score"] is None  # no baseline yet
     json.dumps([last.update, last.window], allow_nan=False)
 
 
@@ -195,6 +215,25 @@ def test_restart_alone_makes_no_transition_and_pushes_no_parameter() -> None:  #
     restored = RunMonitor.restore(SETTINGS, DEFAULT_SPEC, json.loads(json.dumps(monitor.state())), updates)
     assert (restored.stage, restored.params) == (monitor.stage, monitor.params)
     assert restored.accept(47, 0, update(47, 4.0)).change is None
+
+
+def test_restored_run_tells_the_score_of_a_late_update_as_the_whole_one_does() -> None:
+    updates = calm(30)
+    whole, _ = run(updates)
+    restored = RunMonitor.restore(SETTINGS, DEFAULT_SPEC, json.loads(json.dumps(whole.state())), updates[-5:])
+    score = whole.accept(28, 0, update(28)).window["score"]
+    assert score is not None
+    assert restored.accept(28, 0, update(28)).window["score"] == score
+
+
+def test_state_stored_before_there_was_a_score_still_loads() -> None:
+    updates = calm(30)
+    stored = run(updates)[0].state()
+    del stored["detector"]["levels"], stored["detector"]["score"]
+    restored = RunMonitor.restore(SETTINGS, DEFAULT_SPEC, stored, updates[-5:])
+    _, (judgement,) = run(calm(1, 30), restored)
+    assert judgement.stage is Stage.HEALTHY
+    assert "trend" not in judgement.window["score"]["shares"]  # nothing is known of the levels before
 
 
 def test_restored_before_a_new_attempt_the_window_is_full_again() -> None:  # case C34

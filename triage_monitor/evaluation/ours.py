@@ -63,7 +63,7 @@ class OurDetector:
     name: str
     without: tuple[str, ...] = ()
     family: str = "ours"
-    grid: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+    grid: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
     fixed: float | None = None
 
     def alarms(self, run: RunSeries, parameter: float) -> list[int]:

@@ -45,7 +45,7 @@ class DetectorState:
     terminal: RuleState = field(default_factory=RuleState)
     reward: HysteresisState = field(default_factory=HysteresisState)
     levels: tuple[float | None, ...] = ()  # the score's level of the newest judged windows, for its trend
-    score: Score | None = None  # of the newest judged window; not stored
+    score: Score | None = None  # of the newest window, if it was judged
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -62,6 +62,7 @@ class DetectorState:
             "terminal": self.terminal.to_dict(),
             "reward": [self.reward.inside, self.reward.streak],
             "levels": list(self.levels),
+            "score": None if self.score is None else self.score.to_dict(),
         }
 
     @classmethod
@@ -80,6 +81,7 @@ class DetectorState:
             terminal=RuleState.from_dict(data["terminal"]),
             reward=HysteresisState(*data["reward"]),
             levels=tuple(data.get("levels", ())),
+            score=Score(**data["score"]) if data.get("score") else None,
         )
 
 
