@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from rich.console import Console
 
 from triage_monitor.errors import ConfigError
 from triage_monitor.evaluation.contest import FAMILIES, Asked, ask_all
-from triage_monitor.evaluation.contestants import contestants
+from triage_monitor.evaluation.contestants import contestants, entries_of
 from triage_monitor.evaluation.curve import STYLES, draw, frontier
+from triage_monitor.evaluation.ours import OURS
 from triage_monitor.evaluation.report import BUDGETS, DEFINITIONS, Report, report
 from triage_monitor.evaluation.report_tables import render
 from triage_monitor.evaluation.rivals import rivals
@@ -151,7 +153,16 @@ def test_missing_extras_are_named(monkeypatch: pytest.MonkeyPatch, asked: Asked,
         adwin()[0].alarms(a_corpus()[0], 0.1)
 
 
-def test_our_detector_comes_first_when_it_is_there() -> None:
-    families = [entry.family for entry in contestants()]
-    assert families[0] in ("ours", "magnitude")
-    assert families[families.count("ours") :] == [entry.family for entry in rivals()]
+def test_our_detector_comes_first_then_its_variants_then_the_rivals() -> None:
+    entries = contestants()
+    mine = [entry for entry in entries if entry.family == "ours"]
+    assert entries[0].candidates == (OURS,)
+    assert entries[: len(mine)] == mine
+    assert [entry.title for entry in entries[len(mine) :]] == [entry.title for entry in rivals()]
+
+
+def test_fixed_parameter_enters_as_shipped_and_tuned() -> None:
+    lone = replace(STAND_IN, grid=(3.0,))
+    free = replace(STAND_IN, fixed=None)
+    told = [[(entry.title, entry.tuned) for entry in entries_of(alarm)] for alarm in (STAND_IN, lone, free)]
+    assert told == [[("stand-in", False), ("stand-in, tuned", True)], [("stand-in", False)], [("stand-in", True)]]

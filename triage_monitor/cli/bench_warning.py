@@ -1,7 +1,7 @@
 """`triage-monitor bench early-warning`: our alarm and its rivals on real runs, tuned on some and scored on others.
 
 Reads the corpus that ships with the package (or one in a file), asks every alarm about every run, prints the tables of
-`evaluation.report_tables`. Half a minute of one core; progress goes to stderr.
+`evaluation.report_tables`. Some minutes of one core, most of them our own detector's; progress goes to stderr.
 """
 
 from __future__ import annotations

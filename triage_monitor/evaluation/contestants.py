@@ -1,27 +1,28 @@
-"""Who takes part in the benchmark: our detector, when the installation has one, before its rivals.
+"""Who takes part in the benchmark: our detector and its variants that know less, before the rivals.
 
-This is the one place that knows where our detector is. It enters as it is shipped, and once more tuned like the rest
-when it offers more than one parameter.
+This is the one place that knows where our detector is. One with a fixed parameter enters as it is shipped, and once
+more tuned like the rest; without one it is only tuned.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
+from collections.abc import Sequence
 
+from triage_monitor.evaluation.ours import OURS, VARIANTS
 from triage_monitor.evaluation.rivals import rivals
 from triage_monitor.evaluation.scoring import Alarm
 from triage_monitor.evaluation.tuning import Entry
 
-_OURS = "triage_monitor.evaluation.ours"
-
 
 def contestants() -> list[Entry]:
-    return [*(_entries_of(import_module(_OURS).OURS) if find_spec(_OURS) else []), *rivals()]
+    ours: Sequence[Alarm] = (OURS, *VARIANTS)
+    return [*(entry for alarm in ours for entry in entries_of(alarm)), *rivals()]
 
 
-def _entries_of(ours: Alarm) -> list[Entry]:
-    entries = [] if ours.fixed is None else [Entry(ours.name, "ours", (ours,), tuned=False)]
-    if ours.fixed is None or set(ours.grid) - {ours.fixed}:
-        entries.append(Entry(f"{ours.name}, tuned", "ours", (ours,)))
-    return entries
+def entries_of(alarm: Alarm) -> list[Entry]:
+    if alarm.fixed is None:
+        return [Entry(alarm.name, alarm.family, (alarm,))]
+    shipped = Entry(alarm.name, alarm.family, (alarm,), tuned=False)
+    if not set(alarm.grid) - {alarm.fixed}:
+        return [shipped]
+    return [shipped, Entry(f"{alarm.name}, tuned", alarm.family, (alarm,))]
