@@ -15,9 +15,18 @@ from triage_monitor.testbed.record import RunRecorder
 from triage_monitor.testbed.train import Trainer, train
 from triage_monitor.testbed.warmup import WarmupRecipe
 
-UPDATES = 14
-RECIPE = WarmupRecipe(updates=90, batch=64, learning_rate=1e-2)
-CONFIG = TrainConfig(regime="demo", response_tokens=16, segment=8, updates=UPDATES, warmup=RECIPE, rl_seed=3)
+UPDATES = 12
+RECIPE = WarmupRecipe(updates=40, batch=32, learning_rate=1e-2)
+CONFIG = TrainConfig(
+    regime="demo",
+    response_tokens=16,
+    segment=8,
+    updates=UPDATES,
+    warmup=RECIPE,
+    rl_seed=3,
+    prompts=4,
+    group_size=4,
+)
 CELL = Cell("tiny", 3, CONFIG, ("none", "adaptive", "fallback"), {"none": "tiny"})
 
 
@@ -54,21 +63,36 @@ def plain() -> tuple[float, ...]:
     return tuple(rewards)
 
 
+@pytest.fixture(scope="session")
+def live(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[LoopRun]]:
+    """The cell under a policy that sees drift, trained without recordings."""
+    home = tmp_path_factory.mktemp("live")
+    return home, make_cell(CELL, home, None, ALARM)
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("corpus")
+    record(home / "tiny-s3", replace(CONFIG, arm="nvfp4"))
+    return home
+
+
 def record(home: Path, config: TrainConfig) -> None:
     with RunRecorder(home, config, run="tiny-s3") as recorder:
         train(config, on_update=recorder)
     (home / "done.json").write_text("{}")
 
 
-def test_steered_run_is_the_untouched_one_until_its_first_change(tmp_path: Path, plain: tuple[float, ...]) -> None:
-    none, adaptive, fallback = make_cell(CELL, tmp_path, None, ALARM)
+def test_steered_run_is_the_untouched_one_until_its_first_change(
+    live: tuple[Path, list[LoopRun]], plain: tuple[float, ...]
+) -> None:
+    none, adaptive, fallback = live[1]
     assert none.rewards == fallback.rewards == plain
     first = adaptive.in_force[1][0]
     assert adaptive.in_force == ((0, "none"), (first, "gate+repair"))
     assert [step for step, _, _ in adaptive.changes] == [first]
-    assert 2 < first < UPDATES
+    assert 2 < first < UPDATES - 1
     assert adaptive.rewards[: first + 1] == plain[: first + 1]  # the changed update's rollout came before its step
-    assert adaptive.rewards[first + 1 :] != plain[first + 1 :]
     assert adaptive.updates_with("gate") == UPDATES - first
     assert fallback.changes == ()  # drift is no alarm for bf16
     assert adaptive.monitor_seconds is not None and adaptive.monitor_seconds > 0
@@ -80,50 +104,52 @@ def test_pre_terminal_alarm_moves_the_fallback_arm_to_bf16(tmp_path: Path, plain
     first = fallback.in_force[1][0]
     assert fallback.in_force == ((0, "none"), (first, "bf16"))
     assert fallback.rewards[:first] == plain[:first]
+    assert fallback.rewards[first:] != plain[first:]
     assert fallback.updates_with("bf16") == UPDATES - first
 
 
-def test_runs_are_trained_once(tmp_path: Path) -> None:
-    first = make_cell(CELL, tmp_path, None, ALARM)
-    times = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    assert make_cell(CELL, tmp_path, None, ALARM) == first
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == times
-    assert list(make_missing([CELL], tmp_path, None, 1, ALARM)) == []
+def test_runs_are_trained_once(live: tuple[Path, list[LoopRun]]) -> None:
+    home, first = live
+    times = {path: path.stat().st_mtime_ns for path in home.iterdir()}
+    assert make_cell(CELL, home, None, ALARM) == first
+    assert {path: path.stat().st_mtime_ns for path in home.iterdir()} == times
+    assert list(make_missing([CELL], home, None, 1, ALARM)) == []
 
 
-def test_an_arm_that_was_missing_is_added_to_what_is_there(tmp_path: Path) -> None:
-    make_cell(replace(CELL, arms=("none",)), tmp_path, None, ALARM)
-    added = make_cell(CELL, tmp_path, None, ALARM)
-    (tmp_path / "whole").mkdir()
-    at_once = make_cell(CELL, tmp_path / "whole", None, ALARM)
-    assert [run.rewards for run in added] == [run.rewards for run in at_once]
-    assert added[1].in_force == at_once[1].in_force
+def test_arm_that_was_missing_is_added_to_what_is_there(tmp_path: Path, live: tuple[Path, list[LoopRun]]) -> None:
+    home, whole = live
+    for path in home.iterdir():
+        if "adaptive" not in path.name:
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    added = make_cell(CELL, tmp_path, None, ALARM)[1]
+    assert (added.rewards, added.in_force, added.changes) == (whole[1].rewards, whole[1].in_force, whole[1].changes)
 
 
-def test_recorded_run_under_a_calm_policy_is_trained_by_nobody(tmp_path: Path, plain: tuple[float, ...]) -> None:
-    record(tmp_path / "corpus" / "tiny-s3", replace(CONFIG, arm="nvfp4"))
-    none, adaptive, fallback = make_cell(CELL, tmp_path / "runs", tmp_path / "corpus", CALM)
+def test_recorded_run_under_a_calm_policy_is_trained_by_nobody(
+    tmp_path: Path, corpus: Path, plain: tuple[float, ...]
+) -> None:
+    none, adaptive, fallback = make_cell(CELL, tmp_path, corpus, CALM)
     assert none.rewards == adaptive.rewards == fallback.rewards == plain
     assert none.seconds is None and adaptive.seconds is None
     assert adaptive.in_force == ((0, "none"),)
 
 
-def test_recorded_run_and_a_live_one_get_the_same_answer(tmp_path: Path) -> None:
-    record(tmp_path / "corpus" / "tiny-s3", replace(CONFIG, arm="nvfp4"))
-    recorded = make_cell(CELL, tmp_path / "a", tmp_path / "corpus", ALARM)
-    live = make_cell(CELL, tmp_path / "b", None, ALARM)
-    assert [run.rewards for run in recorded] == [run.rewards for run in live]
-    assert recorded[1].changes == live[1].changes
+def test_recorded_run_and_a_live_one_get_the_same_answer(
+    tmp_path: Path, corpus: Path, live: tuple[Path, list[LoopRun]]
+) -> None:
+    recorded = make_cell(replace(CELL, arms=("none", "adaptive")), tmp_path, corpus, ALARM)
+    assert [run.rewards for run in recorded] == [run.rewards for run in live[1][:2]]
+    assert recorded[1].changes == live[1][1].changes
 
 
-def test_recording_of_another_run_is_refused(tmp_path: Path) -> None:
-    record(tmp_path / "corpus" / "tiny-s3", replace(CONFIG, arm="nvfp4", rl_seed=4))
-    with pytest.raises(ConfigError, match="tiny-s3: update 0 has reward"):
-        make_cell(CELL, tmp_path / "runs", tmp_path / "corpus", ALARM)
+def test_recording_of_another_run_is_refused(tmp_path: Path, corpus: Path) -> None:
+    other = replace(CELL, config=replace(CONFIG, rl_seed=4), arms=("none", "adaptive"))
+    with pytest.raises(ConfigError, match=r"tiny-s3: update \d has reward"):
+        make_cell(other, tmp_path, corpus, ALARM)
 
 
 def test_recording_that_was_cut_is_not_used(tmp_path: Path, plain: tuple[float, ...]) -> None:
-    record(tmp_path / "corpus" / "tiny-s3", replace(CONFIG, arm="nvfp4", updates=9))
+    record(tmp_path / "corpus" / "tiny-s3", replace(CONFIG, arm="nvfp4", updates=3))
     assert read_recorded(CELL, "none", tmp_path / "corpus") is None
     none = make_cell(replace(CELL, arms=("none",)), tmp_path / "runs", tmp_path / "corpus", CALM)[0]
     assert none.rewards == plain
