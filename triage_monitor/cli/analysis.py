@@ -15,6 +15,7 @@ import numpy as np
 
 from triage_monitor.judge.causes import Finding, folded
 from triage_monitor.judge.causes_run import CauseTracker
+from triage_monitor.judge.context import context_of
 from triage_monitor.judge.run import Judgement, JudgeSettings, RunMonitor
 from triage_monitor.storage.recordings import RecordedUpdate
 from triage_monitor.summary.codec import decode, encode
@@ -95,22 +96,24 @@ def analyse(
         seen(len(collector.updates))
     updates, windows = [], []
     found: list[tuple[int, list[Finding]]] = []
-    tracker, attempt = CauseTracker(window), None
-    for judgement in _judged(collector.updates, judge_settings(window), spec):
+    tracker = CauseTracker(window)
+    for judgement in _judged(collector.updates, judge_settings(window), spec, tracker):
         place = {"step": judgement.step, "attempt": judgement.attempt}
         updates.append(place | judgement.update)
         windows.append(place | judgement.window)
-        if attempt is not None and judgement.attempt > attempt:
-            tracker.rewind(judgement.step)
-        attempt = judgement.attempt
         symptoms = decode_symptoms(collector.updates[judgement.attempt, judgement.step].symptoms)
         found.append((judgement.step, tracker.accept(judgement.step, judgement.update, judgement.window, symptoms)))
     document = {"run": collector.run, "updates": updates, "windows": windows, "findings": folded(found)}
     return Analysis(document, collector.notes())
 
 
-def _judged(updates: dict[Key, _Update], settings: JudgeSettings, spec: SummarySpec) -> Iterator[Judgement]:
-    """A new attempt goes on from the window that was in force before its first step, as it does live."""
+def _judged(
+    updates: dict[Key, _Update], settings: JudgeSettings, spec: SummarySpec, causes: CauseTracker
+) -> Iterator[Judgement]:
+    """A new attempt goes on from the window that was in force before its first step, as it does live.
+
+    `causes` is to be told of each judgement before the next one is asked for.
+    """
     monitor = RunMonitor(settings, spec)
     in_force: dict[int, int] = {}
     newest = None
@@ -120,9 +123,12 @@ def _judged(updates: dict[Key, _Update], settings: JudgeSettings, spec: SummaryS
             steps = sorted(in_force)[-settings.window_updates :]
             recent = [(known, in_force[known], decode(updates[in_force[known], known].encoded)) for known in steps]
             monitor = RunMonitor.restore(settings, spec, monitor.state(), recent)
+            causes.rewind(step)
         newest = attempt
         in_force[step] = attempt
-        yield monitor.accept(step, attempt, decode(updates[attempt, step].encoded))
+        update = updates[attempt, step]
+        context = context_of(causes, step, decode_symptoms(update.symptoms))
+        yield monitor.accept(step, attempt, decode(update.encoded), context)
 
 
 def judge_settings(window: int) -> JudgeSettings:

@@ -1,6 +1,6 @@
 """The product's own detector as a contender: the very code the sidecar runs, fed with a run's stored series.
 
-An alarm is an entry into `pre_terminal` or `terminal`. Its parameter is the rate of false alarms that is asked for,
+The alarm is on while the stage is `pre_terminal` or `terminal`. Its parameter is the rate of false alarms that is asked for,
 `alarms_per_1000_updates`, as a user sets it.
 """
 
@@ -48,12 +48,8 @@ def states(run: RunSeries, settings: DetectorSettings, without: Collection[str] 
 
 
 def alarms(run: RunSeries, settings: DetectorSettings, without: Collection[str] = ()) -> list[int]:
-    """Indices at which the stage becomes an alarming one."""
-    stages = [state.stage for state in states(run, settings, without)]
-    before = [Stage.WARMING_UP, *stages[:-1]]
-    return [
-        k for k, (old, new) in enumerate(zip(before, stages, strict=True)) if new in ALARMING and old not in ALARMING
-    ]
+    """Indices at which the stage is an alarming one."""
+    return [k for k, state in enumerate(states(run, settings, without)) if state.stage in ALARMING]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +60,7 @@ class OurDetector:
     without: tuple[str, ...] = ()
     family: str = "ours"
     grid: tuple[float, ...] = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-    fixed: float | None = None
+    fixed: float | None = 1.0
 
     def alarms(self, run: RunSeries, parameter: float) -> list[int]:
         return alarms(run, replace(DetectorSettings(), alarms_per_1000_updates=parameter), self.without)

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 from triage_monitor.judge.causes import Finding
-from triage_monitor.judge.causes_gaps import by_sampler, choices
+from triage_monitor.judge.causes_gaps import Gaps, by_sampler, choices
 from triage_monitor.summary.symptoms import LAGS, Symptoms
 
 FEWEST, MANY, LEAST_SHARE = 5, 30, 0.05
@@ -145,7 +145,7 @@ def offset(symptoms: Symptoms) -> Finding | None:
         enough = abs(centre) >= (TOLD_OFFSET if _kept_as_told(symptoms, centre) else MIN_OFFSET)
         narrow = enough and width <= 0.6 * abs(centre) and side >= 0.8 * gaps.count
         narrow &= broad <= (1.5 if gaps.count >= MANY else 0.5) * abs(centre)
-        if narrow and (_flat(symptoms, centre) if known else broad <= 0.6 * abs(centre) >= 2.4 * width):
+        if narrow and (_flat(symptoms, centre) if known else _all_alike(gaps, centre) and width <= 0.25 * abs(centre)):
             if known:  # the sums are finer than the histogram
                 mean = (symptoms.total("fit_l") - symptoms.total("fit_s")) / max(symptoms.count("fit_n"), 1)
                 centre = mean if 0.9 <= mean / centre <= 1.1 else centre
@@ -154,18 +154,27 @@ def offset(symptoms: Symptoms) -> Finding | None:
 
 
 def _flat(symptoms: Symptoms, centre: float) -> bool:
-    """The same at every level, and no slope: four fifths of the choices stand at levels whose median is near."""
-    levels = [gaps for gaps in by_sampler(symptoms) if gaps.count]
-    near = sum(gaps.count for gaps in levels if 0.6 <= gaps.median / centre <= 1.6)
+    """The same at every level that holds tokens, three of them at least, and no slope: one token that most choices
+    fall on has one gap too, whatever made it."""
+    total = sum(gaps.count for gaps in by_sampler(symptoms))
+    levels = [gaps for gaps in by_sampler(symptoms) if gaps.count >= (1 if total < MANY else max(2, 0.01 * total))]
     slope = slope_of(symptoms)
     even = slope is None or (slope.low < 1.05 and slope.high > 0.95)
-    return even and near >= 0.8 * sum(gaps.count for gaps in levels)
+    return even and len(levels) >= 3 and all(0.4 <= gaps.median / centre <= 1.8 for gaps in levels)
+
+
+def _all_alike(gaps: Gaps, centre: float) -> bool:
+    """Without log-probs to compare with: no token further off than by 0.6 of the offset, but for one in 200."""
+    low, high = sorted((0.4 * centre, 1.6 * centre))
+    return gaps.number(low, high) >= 0.995 * gaps.count
 
 
 def _offset_of_some(symptoms: Symptoms) -> Finding | None:
     negative, positive = symptoms.count("offset_neg"), symptoms.count("offset_pos")
     votes, testable = max(negative, positive), symptoms.count("testable")
     if votes < 3 or votes < 0.05 * testable or 5 * min(negative, positive) > votes:
+        return None
+    if symptoms.count("pairs") and votes > 0.8 * testable:  # nearly all: the log-probs have told already
         return None
     mean = symptoms.total("offset_sum") / (negative + positive)
     square = symptoms.total("offset_squares") / (negative + positive)

@@ -36,6 +36,7 @@ class DetectorState:
     why: str = "no_data"
     attempt: int = 0
     fresh_updates: int = 0  # observable ones in a row, of this attempt
+    blinded: bool = False  # the window still holds an update whose gaps are no basis for a verdict
     latched: bool = False
     latched_by: str = ""
     best_reward: float | None = None
@@ -53,6 +54,7 @@ class DetectorState:
             "why": self.why,
             "attempt": self.attempt,
             "fresh_updates": self.fresh_updates,
+            "blinded": self.blinded,
             "latched": self.latched,
             "latched_by": self.latched_by,
             "best_reward": self.best_reward,
@@ -72,6 +74,7 @@ class DetectorState:
             why=data["why"],
             attempt=data["attempt"],
             fresh_updates=data["fresh_updates"],
+            blinded=data.get("blinded", False),
             latched=data["latched"],
             latched_by=data["latched_by"],
             best_reward=data["best_reward"],
@@ -138,7 +141,11 @@ def _judge(
 ) -> DetectorState:
     if not seen.observable:
         return _withhold(replace(state, fresh_updates=0, score=None), Stage.NOT_OBSERVABLE, "gaps_exactly_zero")
-    state = replace(state, fresh_updates=state.fresh_updates + 1, score=None)
+    if seen.blinded_by:
+        blind = replace(state, fresh_updates=0, score=None, blinded=True)
+        return _withhold(blind, Stage.NOT_OBSERVABLE, seen.blinded_by)
+    fresh = state.fresh_updates + 1
+    state = replace(state, fresh_updates=fresh, score=None, blinded=state.blinded and fresh < seen.updates)
     lacking = _lacking(settings.minimum, state, seen)
     if lacking:
         return _withhold(state, Stage.WARMING_UP, lacking)
@@ -166,6 +173,8 @@ def _withhold(state: DetectorState, stage: Stage, why: str) -> DetectorState:
 
 def _lacking(minimum: MinimumData, state: DetectorState, seen: Observation) -> str:
     """Why there is not enough to judge on, as a slug; empty when there is."""
+    if state.blinded:
+        return "window_holds_blinded_updates"
     if seen.unusable_ratio > minimum.max_unusable_ratio:
         return "too_many_unusable_tokens"
     if min(seen.updates, state.fresh_updates) < minimum.updates:

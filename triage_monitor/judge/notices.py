@@ -6,6 +6,7 @@
     one_sided              asym_share is 0 or 1, so rho_asym has no value: name a constant offset before a direction
     unusable_tokens        the window holds missing or non-finite gaps
     unsettled_baseline     a leading indicator grew while the baseline was learned: multiples of it will warn late
+    unhealthy_start        while the baseline is learned, the gaps lie far above a healthy start of the declared precision
     reward_falling         reward is well below its best while no leading indicator is out of its baseline: look at what
                            was changed in training (a gate, a cap, a schedule), not at the numerics
 
@@ -21,12 +22,20 @@ from typing import Any
 
 from triage_monitor.errors import ConfigError
 from triage_monitor.judge.baseline import Baseline
+from triage_monitor.judge.priors import far_above_prior
 from triage_monitor.judge.observation import Observation, direction_numbers
 from triage_monitor.judge.rules import Hysteresis, HysteresisState
 from triage_monitor.judge.score import Term
 from triage_monitor.judge.stages import ALARM, NOTICE, Evidence, Notice
 
-KINDS = ("directional_imbalance", "one_sided", "unusable_tokens", "unsettled_baseline", "reward_falling")
+KINDS = (
+    "directional_imbalance",
+    "one_sided",
+    "unusable_tokens",
+    "unsettled_baseline",
+    "unhealthy_start",
+    "reward_falling",
+)
 FACTORS = ("rho_excess", "advantage_mass_ratio", "sign_odds_blind")
 
 
@@ -72,11 +81,12 @@ def notice(
     judged: bool,
     elevated: bool,
     best_reward: float | None,
+    learning: bool = False,
     growth: Mapping[str, float] | None = None,
 ) -> tuple[NoticeState, tuple[Notice, ...]]:
     """Notices that hold after one more window. Not `judged` (too little data): directions keep their state.
 
-    `growth` is `baseline_growth` of a frozen baseline.
+    `learning`: the baseline is not frozen yet. `growth` is `baseline_growth` of a frozen one.
     """
     reward = seen.values.get("reward_mean")
     shortfall = None if reward is None else 0.0 if elevated else _shortfall(reward, best_reward)
@@ -90,6 +100,10 @@ def notice(
         "one_sided": (Hysteresis(0.5, 0.5, enter, leave), _one_sided(seen.values) if judged else None),
         "unusable_tokens": (Hysteresis(0.5, 0.5, 1, 1), float(seen.unusable_tokens > 0)),
         "unsettled_baseline": (Hysteresis(settings.unsettled_ratio, settings.unsettled_ratio, 1, 1), growing),
+        "unhealthy_start": (
+            Hysteresis(0.5, 0.5, enter, 1),
+            float(learning and seen.observable and bool(far_above_prior(seen.precision, seen.values))),
+        ),
         "reward_falling": (Hysteresis(settings.reward_shortfall, settings.reward_leave, enter, leave), shortfall),
     }
     gates = {
@@ -151,6 +165,11 @@ def _say(
         words = ", ".join(f"{name} {ratio:.2f} times" for name, ratio in grown.items())
         text = f"still rising while the baseline was learned ({words}): multiples of it warn late"
         return Notice(kind, since, text, {name: {"ratio": ratio} for name, ratio in grown.items()})
+    if kind == "unhealthy_start":
+        beyond = far_above_prior(seen.precision, seen.values)
+        words = ", ".join(f"{name} {item['value']:.3g} against {item['level']:.3g}" for name, item in beyond.items())
+        text = f"the run starts far above a healthy {seen.precision} start ({words}): its baseline may be a sick one"
+        return Notice(kind, since, text, beyond)
     reward = seen.values.get("reward_mean")
     numbers = {name: value for name, value in (("value", reward), ("best", best_reward)) if value is not None}
     words = " of ".join(f"{value:.3g}" for value in numbers.values())

@@ -2,7 +2,9 @@
 
 `values` maps an indicator's name to its value over the trailing window, None where it is not defined; signed quantiles
 stand beside them as `q0.001_all`, `q0.05_neg`. Counts are those of the window. `observable` is about the newest update
-alone: False when its learner and sampler log-probs are the same array (estimands section 1).
+alone: False when its learner and sampler log-probs are the same array (estimands section 1). `blinded_by` names what
+else makes the newest update's gaps no basis for a verdict (misaligned columns, a temperature that differs);
+`precision` is the sampler's, as the trainer declared it.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ class Observation:
     tokens: int
     unusable_tokens: int = 0
     observable: bool = True
+    blinded_by: str = ""
+    precision: str | None = None
     values: Mapping[str, float | None] = field(default_factory=dict)
 
     @property

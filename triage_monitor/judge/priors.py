@@ -2,14 +2,14 @@
 
 | precision | mean abs gap | kl_k3 | from |
 |---|---|---|---|
-| `bf16` | 0.02 | 0.001 | healthy abs gap about 0.010 on a large Qwen3 model (miles); NeMo RL calls a KL below 1e-3 acceptable |
-| `fp8` | 0.3 | 0.005 | NeMo RL's FP8 noise floor: 0.0014 to 0.0050 over 126 to 586 steps; 0.27 flat in a report (miles 1678) |
+| `bf16` | 0.02 | 0.001 | abs gap about 0.010 on a large Qwen3 model (miles); a KL below 1e-3 is acceptable (NeMo RL) |
+| `fp8` | 0.3 | 0.005 | noise floor 0.0014 to 0.0050 over 126 to 586 steps (NeMo RL); a flat 0.27 (miles 1678) |
 | `mxfp8` | 0.15 | 0.0025 | sampled-token KL 43 to 70% below tensor-wise FP8 in a trial (verl 7519) |
-| `nvfp4` | 0.1 | 0.03 | NeMo RL's gate for W4A4 rollouts of a 30B MoE; our testbed starts at 0.045 and 0.02 |
+| `nvfp4` | 0.1 | 0.03 | the gate for W4A4 rollouts of a 30B MoE (NeMo RL); our testbed starts at 0.045 and 0.02 |
 
-These are upper ends of what was reported as healthy, on other models than yours: a start far above (`FAR` times) is worth
-a notice, since a baseline learned from it calls sick normal; a start below proves nothing. They never make a stage, so
-a flat offset that is a format's own stays no alarm.
+These are upper ends of what was reported as healthy, on other models than yours: a start far above (`FAR` times) is
+worth a notice, since a baseline learned from it calls sick normal; a start below proves nothing. They never make a
+stage, so a flat offset that is a format's own stays no alarm.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from typing import Any
 
 from triage_monitor.errors import ConfigError, SpecMismatch, StoreCorrupt
 from triage_monitor.judge import detector, notices, policy
+from triage_monitor.judge.context import NOTHING_KNOWN, Context
 from triage_monitor.judge.defaults import DetectorSettings
 from triage_monitor.judge.indicators import update_report
 from triage_monitor.judge.notices import NoticeSettings
@@ -114,8 +115,11 @@ class RunMonitor:
         self._policy, change = policy.start(self.settings.policy, self._policy)
         return None if self.settings.policy.mode is policy.Mode.OBSERVE else change
 
-    def accept(self, step: int, attempt: int, summary: StepSummary) -> Judgement:
-        """Takes one closed update, any number of times and in any order. Raises SpecMismatch, keeping nothing."""
+    def accept(self, step: int, attempt: int, summary: StepSummary, context: Context = NOTHING_KNOWN) -> Judgement:
+        """Takes one closed update, any number of times and in any order. Raises SpecMismatch, keeping nothing.
+
+        `context` is what is known of the update beside its summary.
+        """
         if summary.spec != self.spec:
             raise SpecMismatch("spec_mismatch", "the update was summarised under another spec than this run's")
         self._window.put(step, attempt, summary)
@@ -126,7 +130,9 @@ class RunMonitor:
         transition, change = None, None
         if judged:
             self._last = (attempt, step)
-            transition, change = self._judge(_observe(step, attempt, merged.updates, update, window), _values(update))
+            transition, change = self._judge(
+                _observe(step, attempt, merged.updates, update, window, context), _values(update)
+            )
         update |= {"step": step, "attempt": attempt}
         window |= {"step": merged.last_step, "attempt": max([attempt, *self._window.starts])}
         window |= {"first_step": merged.first_step, "updates": merged.updates, "stage": self.stage.value}
@@ -214,6 +220,7 @@ class RunMonitor:
             judged=self.stage not in (Stage.WARMING_UP, Stage.NOT_OBSERVABLE),
             elevated=drifting,
             best_reward=self._detector.best_reward,
+            learning=not self._detector.baseline.frozen,
             growth=notices.baseline_growth(settings.detector.score.terms, self._detector.baseline),
         )
         self._policy, change = policy.decide(
@@ -228,7 +235,12 @@ class RunMonitor:
 
 
 def _observe(
-    step: int, attempt: int, updates: int, update: Mapping[str, Any], window: Mapping[str, Any]
+    step: int,
+    attempt: int,
+    updates: int,
+    update: Mapping[str, Any],
+    window: Mapping[str, Any],
+    context: Context,
 ) -> Observation:
     counts = window["counts"]
     blind = update["indicators"].get("not_observable"), window["indicators"].get("not_observable")
@@ -240,6 +252,8 @@ def _observe(
         tokens=counts["valid_tokens"],
         unusable_tokens=counts["missing"] + counts["nan"] + counts["pos_inf"] + counts["neg_inf"],
         observable=1.0 not in blind,
+        blinded_by=next(iter(context.blinded_by), ""),
+        precision=context.precision,
         values=_values(window),
     )
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from triage_monitor.judge.context import context_of
 from triage_monitor.judge.indicators import update_report
 from triage_monitor.judge.policy import ParameterChange
 from triage_monitor.judge.run import Judgement, RunMonitor
@@ -53,9 +54,11 @@ def judge_update(live: LiveRun, update: OpenUpdate, now: float) -> Closing:
     before = live.closed(update.place) if update.revision else None
     if update.attempt > live.judged_attempt:
         _rewind(live, update)
-    judgement = live.monitor.accept(update.step, update.attempt, merged)
+    symptoms = merged_symptoms(update)
+    context = context_of(live.causes, update.step, symptoms)
+    judgement = live.monitor.accept(update.step, update.attempt, merged, context)
     window = _window(live, update, merged, judgement, before)
-    found = live.causes.accept(update.step, judgement.update, window, merged_symptoms(update))
+    found = live.causes.accept(update.step, judgement.update, window, symptoms)
     row = UpdateRow(
         live.name,
         update.attempt,
