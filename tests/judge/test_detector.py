@@ -12,6 +12,7 @@ from triage_monitor.judge.observation import Observation
 from triage_monitor.judge.stages import Stage, Transition
 
 SETTINGS = DetectorSettings()
+REWARD_WEIGHT, GRAD_NORM_WEIGHT = SETTINGS.score.reward_weight, SETTINGS.score.grad_norm_weight  # chosen elsewhere
 READY = 33  # the tenth full window of 25 updates, counted from 0
 CALM_UPDATES = 80
 NOISE = (1.0, 1.04, 0.97, 1.02, 0.99)
@@ -161,12 +162,14 @@ def test_reward_below_half_of_its_best_with_the_mismatch_out_is_terminal() -> No
     assert (stages(found)[1], stages(found)[-1]) == ((84, "drift"), (94, "terminal"))
     assert found[-1].rule == "terminal_reward"
     assert found[-1].evidence["reward_mean"] == {"value": 0.3, "best": 0.7}
-    assert found[-1].evidence["warning_score"]["reward_mean"] == pytest.approx(5 * (1 - 0.3 / 0.7) / THRESHOLD)
+    assert found[-1].evidence["warning_score"]["reward_mean"] == pytest.approx(
+        REWARD_WEIGHT * (1 - 0.3 / 0.7) / THRESHOLD
+    )
     assert "reward 0.3" in found[-1].text
 
 
 def test_reward_a_little_below_its_best_is_no_alarm() -> None:
-    fallen = 0.7 * (1 - 0.3 * THRESHOLD / 5)  # 0.3 of the alarm
+    fallen = 0.7 * (1 - 0.3 * THRESHOLD / REWARD_WEIGHT)  # 0.3 of the alarm
     state, found = run(calm() + then(60, reward_mean=fallen))
     assert stages(found) == [(READY, "healthy")]
     assert state.score is not None and state.score.value == pytest.approx(0.3, rel=0.01)
@@ -191,7 +194,7 @@ def test_run_without_rewards_is_judged_on_mismatch_alone() -> None:
 
 def test_growing_gradient_norm_alone_alarms_when_it_is_sent() -> None:
     sent = score_threshold(1.0, reward=True, grad_norm=True)
-    times = math.exp(1.2 * sent / 6.0)
+    times = math.exp(1.2 * sent / GRAD_NORM_WEIGHT)
     seen = [replace(item, values={**item.values, "grad_norm": 0.2}) for item in calm()] + then(
         10, grad_norm=0.2 * times
     )
