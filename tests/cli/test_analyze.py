@@ -61,7 +61,7 @@ def test_values_by_hand(analyze, tmp_path: Path) -> None:
     (update,) = document["updates"]
     (window,) = document["windows"]
     assert list(update) == UPDATE_FIELDS
-    assert set(window) == {*UPDATE_FIELDS, "updates", "first_step", "stage"}
+    assert set(window) == {*UPDATE_FIELDS, "updates", "first_step", "stage", "score"}
     assert (window["updates"], window["first_step"], window["stage"]) == (1, 7, "warming_up")
     assert (update["step"], update["attempt"]) == (7, 1)
     values = update["indicators"]

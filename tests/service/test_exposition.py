@@ -73,7 +73,8 @@ def test_labels_come_from_a_bounded_vocabulary(server: LiveServer) -> None:
     for family in text_string_to_metric_families(server.http.get("/metrics").text):
         for sample in family.samples:
             labels |= set(sample.labels)
-    assert labels <= {"run", "scope", "q", "advantage", "indicator", "stage", "kind", "outcome", "reason", "le", "cause"}
+    known = {"run", "scope", "q", "advantage", "indicator", "stage", "kind", "outcome", "reason", "le", "cause", "part"}
+    assert labels <= known
 
 
 def test_silent_run_keeps_its_timestamp_until_it_is_retired(server: LiveServer, clock: FakeClock) -> None:

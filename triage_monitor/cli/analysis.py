@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from triage_monitor.judge.calibration import calibrate
 from triage_monitor.judge.causes import Finding, folded
 from triage_monitor.judge.causes_run import CauseTracker
 from triage_monitor.judge.context import context_of
@@ -21,7 +22,7 @@ from triage_monitor.storage.recordings import RecordedUpdate
 from triage_monitor.summary.codec import decode, encode
 from triage_monitor.summary.rows import UpdateRows
 from triage_monitor.summary.spec import SummarySpec
-from triage_monitor.summary.step import StepSummary
+from triage_monitor.summary.step import StepSummary, merge_all
 from triage_monitor.summary.symptoms_codec import decode_symptoms, encode_symptoms
 from triage_monitor.summary.symptoms_rows import symptoms_of
 
@@ -30,10 +31,12 @@ Key = tuple[int, int]  # attempt, step
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """`document` is the contract's object of `analyze --json`; `notes` are sentences for the person who ran it."""
+    """`document` is the contract's object of `analyze --json`; `notes` are sentences for the person who ran it;
+    `calibration` is what the first window says the spec's thresholds should be."""
 
     document: dict[str, Any]
     notes: tuple[str, ...]
+    calibration: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -104,7 +107,9 @@ def analyse(
         symptoms = decode_symptoms(collector.updates[judgement.attempt, judgement.step].symptoms)
         found.append((judgement.step, tracker.accept(judgement.step, judgement.update, judgement.window, symptoms)))
     document = {"run": collector.run, "updates": updates, "windows": windows, "findings": folded(found)}
-    return Analysis(document, collector.notes())
+    first = sorted(collector.updates)[:window]
+    start = merge_all((decode(collector.updates[key].encoded) for key in first), spec)
+    return Analysis(document, collector.notes(), calibrate(start).to_dict())
 
 
 def _judged(

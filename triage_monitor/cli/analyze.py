@@ -28,6 +28,9 @@ def analyze(
     rows: Annotated[int, typer.Option(min=2, help="Rows of the tables; longer runs are thinned out.")] = 24,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 on findings or a stage beyond healthy.")] = False,
     series: Annotated[Path | None, typer.Option(help="Also write every series to this .parquet or .csv.")] = None,
+    calibrated: Annotated[
+        bool, typer.Option("--calibrate", help="Print thresholds fit to the first window, as settings, and no table.")
+    ] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page (not in this version).", show_default=False)] = None,
 ) -> None:
     """Indicators, trailing windows, stages and findings of recorded updates (Arrow, Parquet, JSONL)."""
@@ -53,7 +56,9 @@ def analyze(
         from triage_monitor.storage.series_file import write_series
 
         write_series(result.document, series)
-    if as_json:
+    if calibrated:
+        _write_calibration(result.calibration, tau_ana)
+    elif as_json:
         _write(result.document)
     else:
         from triage_monitor.cli.analysis_table import PLAIN_WIDTH, render
@@ -77,6 +82,18 @@ def _write(document: dict[str, Any]) -> None:
         else:
             sys.stdout.write(json.dumps(value, allow_nan=False))
     sys.stdout.write("}\n")
+
+
+def _write_calibration(calibration: dict[str, float], tau_ana: float) -> None:
+    """As TOML. tau_tail is the gate's, a parameter of the objective and not of the summary."""
+    if "tau_ana" in calibration:
+        print(
+            f"# phi goes with tau_ana {tau_ana:g}; for the one below: --tau-ana {calibration['tau_ana']:.4g} --calibrate"
+        )
+    lines = [f"{name} = {value:.4g}" for name, value in calibration.items() if name != "tau_tail"]
+    print("\n".join(["[summary]  # another spec: start a new attempt with it", *lines]))
+    if "tau_tail" in calibration:
+        print(f"# for the gate: triage-monitor params RUN --set gate.tau_tail={calibration['tau_tail']:.4g}")
 
 
 def _problem(document: dict[str, Any]) -> bool:

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from triage_monitor.judge.causes_table import CAUSE_NAMES
 from triage_monitor.judge.indicators import INDICATORS
 from triage_monitor.judge.notices import KINDS as NOTICE_KINDS
-from triage_monitor.judge.stages import Stage
+from triage_monitor.judge.stages import ALARM, Stage
 from triage_monitor.service.body import ByteBudget
 from triage_monitor.service.live import Snapshot
 from triage_monitor.service.sidecar import Sidecar
@@ -147,6 +147,15 @@ def _of_run(families: _Families, run: Snapshot, open_updates: int) -> None:
     said = {item["kind"] for item in (newest.report["notices"] if newest is not None else ())}
     for kind in NOTICE_KINDS:
         families.gauge("triage_notice", "1 while the notice holds", {**here, "kind": kind}, float(kind in said))
+    alarms = {item["kind"] for item in (newest.report["notices"] if newest else ()) if item.get("severity") == ALARM}
+    for kind in NOTICE_KINDS:
+        text = "1 while the notice is an alarm"
+        families.gauge("triage_notice_alarm", text, {**here, "kind": kind}, float(kind in alarms))
+    score = window.get("score") or {}
+    families.gauge("triage_warning_score", "Early-warning score; 1 is the alarm", here, score.get("value"))
+    for part, share in score.get("shares", {}).items():
+        text = "What the early-warning score is made of"
+        families.gauge("triage_warning_score_share", text, {**here, "part": part}, share)
     found = {item["cause"] for item in run.findings}
     for cause in CAUSE_NAMES:
         text = "1 while the cause is named in the trailing window"
