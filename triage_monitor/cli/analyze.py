@@ -87,9 +87,8 @@ def _write(document: dict[str, Any]) -> None:
 def _write_calibration(calibration: dict[str, float], tau_ana: float) -> None:
     """As TOML. tau_tail is the gate's, a parameter of the objective and not of the summary."""
     if "tau_ana" in calibration:
-        print(
-            f"# phi goes with tau_ana {tau_ana:g}; for the one below: --tau-ana {calibration['tau_ana']:.4g} --calibrate"
-        )
+        found = f"{calibration['tau_ana']:.4g}"
+        print(f"# phi goes with tau_ana {tau_ana:g}; for the one below: --tau-ana {found} --calibrate")
     lines = [f"{name} = {value:.4g}" for name, value in calibration.items() if name != "tau_tail"]
     print("\n".join(["[summary]  # another spec: start a new attempt with it", *lines]))
     if "tau_tail" in calibration:
