@@ -75,6 +75,17 @@ def temperatures(random: Random) -> World:
     return world
 
 
+def one_context(random: Random) -> World:
+    """Every token from the same context of a few words, as in C02; most fall on its likeliest word."""
+    sampler, learner = random.permutation([1.0, float(random.choice([0.5, 0.7, 1.4]))])
+    logits = np.sort(random.normal(0, 2, int(random.integers(4, 24))))
+    left, right = (logits / t - np.log(np.exp(logits / t).sum()) for t in (learner, sampler))
+    drawn = random.choice(len(logits), int(random.integers(16, 600)), p=np.exp(right))
+    count = max(1, len(drawn) // 50)
+    advantage = [float(value) for value in np.where(np.arange(count) % 2, 1.0, -1.0)]
+    return World(random, np.array_split(left[drawn], count), np.array_split(right[drawn], count), advantage)
+
+
 def raw(random: Random) -> World:
     """The learner divides by the sampling temperature, the engine reports log-probs before it did."""
     temperature = float(random.choice([0.6, 0.7, 0.8, 1.3]))

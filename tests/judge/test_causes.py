@@ -74,6 +74,12 @@ def test_from_gaps_alone_a_fault_is_named_rightly_or_not_at_all(kind: str) -> No
         assert found - ALSO_FROM_GAPS.get(kind, set()) <= {FAULTS[kind], "undetermined"}, seed
 
 
+def test_one_dominant_token_under_another_temperature_is_no_constant_offset() -> None:
+    named = [causes(found_in(made("one_context", seed).rows())) for seed in range(30)]
+    assert all(found <= {"temperature_mismatch", "undetermined"} for found in named)
+    assert sum(found == {"temperature_mismatch"} for found in named) >= 20
+
+
 @pytest.mark.parametrize("gap_only", [False, True])
 @pytest.mark.parametrize("kind", FAULT_FREE)
 def test_nothing_is_named_without_a_fault(kind: str, gap_only: bool) -> None:

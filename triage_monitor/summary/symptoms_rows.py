@@ -5,7 +5,7 @@ not suspicious, so that a few broken responses do not bend the slope or the offs
                 that at k = 0, correlation 0.8 or more there and 0.2 less at k = 0 (8 pairs at least)
     broken      8 tokens or more, abs(mean gap) above 1 and half of the tokens off by more than 0.5
     padding     every gap exactly 0 and every advantage 0; `zero_rows`: every gap exactly 0, some advantage not
-    offset_*    half of the tokens within a quarter of the response's median gap, which is 0.015 nats or more
+    offset_*    16 tokens or more, 95% of them within half of the response's median gap, which is 0.015 nats or more
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ from triage_monitor.summary.symptoms_shapes import add_alignment, add_places
 from triage_monitor.summary.symptoms_view import Flags, Floats, Looked, looked_at
 
 MIN_TOKENS = 8
-OFFSET_FLOOR, OFFSET_SPREAD = 0.015, 0.25
-MAD_TO_SIGMA = 1.4826
+OFFSET_FLOOR, OFFSET_SPREAD, OFFSET_SHARE = 0.015, 0.5, 0.95
 LIKELY_SUM = -0.2  # learner + sampler below: a token that was a choice
 FIT_LIMIT = 32.0
 
@@ -76,14 +75,15 @@ def _responses(view: Looked, flawed: Flags, counts: Counter[str]) -> dict[str, F
     heard = view.size > 0
     mean = np.divide(view.sum_of(view.gap, view.valid), view.size, where=heard, out=np.zeros(view.responses))
     centre, typical = view.median_of(view.gap), view.median_of(np.abs(view.gap))
-    spread = MAD_TO_SIGMA * view.median_of(np.abs(view.gap - centre[view.of]))
+    alike = view.valid & (np.abs(view.gap - centre[view.of]) <= OFFSET_SPREAD * np.abs(centre[view.of]))
     enough = (view.size >= MIN_TOKENS) & ~flawed
     broken = enough & (np.abs(mean) > 1.0) & (typical > 0.5)
     calm = enough & (np.abs(mean) <= 0.25) & (typical <= 0.25)
     equal = heard & (view.count_of(view.valid & (view.gap == 0)) == view.size)
     weightless = heard & (view.count_of(view.valid & (view.advantage == 0)) == view.size)
     padding, zero_rows = equal & weightless, equal & ~weightless
-    offset = enough & ~broken & (np.abs(centre) >= OFFSET_FLOOR) & (spread <= OFFSET_SPREAD * np.abs(centre))
+    offset = (view.size >= 2 * MIN_TOKENS) & enough & ~broken & (np.abs(centre) >= OFFSET_FLOOR)
+    offset &= view.count_of(alike) >= OFFSET_SHARE * view.size
     drawn = view.drawn
     for name, where in (
         ("responses", heard),
