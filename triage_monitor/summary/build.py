@@ -60,7 +60,8 @@ def summarize(
         raise InputError("too_long", f"more than {MAX_SHARD_TOKENS} positions in one shard; split it between responses")
     group_R = per_response(groups, "groups", tokens.responses, np.int64)
     reward_R = per_response(rewards, "rewards", tokens.responses, np.float64)
-    norm_R = None if grad_norm is None else np.broadcast_to(np.asarray(grad_norm, np.float64), tokens.responses)
+    spread = grad_norm if grad_norm is None or np.ndim(grad_norm) else np.full(tokens.responses, grad_norm)
+    norm_R = per_response(spread, "grad_norm", tokens.responses, np.float64)
     version_T = per_response_or_token(policy_versions, "policy_versions", tokens, offsets)
     draft = Draft.blank(spec)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # absurd inputs end as absent indicators

@@ -182,7 +182,7 @@ def rows_from_arrays(
 
 def _spread(value: npt.ArrayLike | None, bounds: Array) -> npt.ArrayLike | None:
     """One number for the whole update, as a response's."""
-    return np.full(len(bounds) - 1, value) if isinstance(value, int | float | np.number) else value
+    return value if value is None or np.ndim(value) else np.full(len(bounds) - 1, value)
 
 
 def check_lengths(column: str, lengths: Array, lead: str, expected: Array) -> None:
