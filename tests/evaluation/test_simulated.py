@@ -5,7 +5,6 @@ Expected numbers are typed from the table in the estimands (section 8), which is
 
 from __future__ import annotations
 
-from dataclasses import astuple
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -135,13 +134,15 @@ def test_regime_is_constant_in_a_window_and_moves_one_way_between_two() -> None:
     assert 2.25 < rho[199] < 2.32
 
 
-def test_without_an_early_tail_only_what_is_published_moves_before_terminal() -> None:
-    run = SimulatedRun("30B", early_tail=False)
-    depth = np.array([(item.far_share, item.far_nats, item.visible_nats) for item in map(run.regime, range(225))])
+def test_deep_tail_grows_before_terminal_only_as_told() -> None:
+    still, grown, more = (SimulatedRun("30B", tail_growth=power) for power in (0.0, 1.0, 2.0))
+    depth = np.array([(item.far_share, item.far_nats, item.visible_nats) for item in map(still.regime, range(225))])
     assert np.ptp(depth, axis=0) == pytest.approx([0, 0, 0])
-    everything = np.array([astuple(run.regime(step)) for step in range(150)])
-    assert np.abs(everything - everything[0]).max() < 1e-12
-    assert run.regime(299) == SimulatedRun("30B").regime(299)
+    start, one, two = grown.regime(0).far_nats, grown.regime(210).far_nats, more.regime(210).far_nats
+    assert one > 1.5 * start
+    assert two / one == pytest.approx(one / start)
+    assert still.regime(210).rho_asym == grown.regime(210).rho_asym
+    assert still.regime(299) == grown.regime(299)
 
 
 def test_rewards_are_the_advantages_signs_and_fall_in_the_terminal_part_only() -> None:
@@ -176,6 +177,7 @@ def test_responses_are_ragged_and_groups_have_balanced_advantages() -> None:
         ({"responses": 100}, "multiple of 8"),
         ({"tokens_per_response": 64}, "at least 128"),
         ({"jitter": -0.1}, "jitter"),
+        ({"tail_growth": 6.0}, "tail_growth"),
     ],
 )
 def test_wrong_settings_are_refused_by_name(changes: dict[str, Any], words: str) -> None:

@@ -1,8 +1,9 @@
-"""The detector, as it is set up by default, on the paper-like synthetic runs: one stage at the end of each window.
+"""The detector, as it is set up by default, on the paper-like synthetic runs: its stage at the end of each window.
 
-The deep tail of these runs grows before terminal because we say so; the paper publishes none. So the first test says
-that the detector tells the four windows apart once a tail like the testbed's leads, and no more. The second leaves that
-tail out: then only what the paper publishes moves. What is asserted of it is the least that the detector gives.
+Whether it gives the paper's window names hangs on what the paper does not publish: the growth of the deep tail before
+terminal (`tail_growth`, an exponent on what the testbed's fast-s0 showed). Where that is squared the names match. As on
+the testbed, drift is named late or not at all, and so it is where rewards are sent, whose score has a higher threshold.
+Published values alone do not make them: rho_asym at 2.32 and 1.85 raises the directional notice.
 """
 
 from __future__ import annotations
@@ -26,29 +27,30 @@ def stages(run: SimulatedRun) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize(("model", "rewards"), [("4B", True), ("30B", False)])
-def test_stages_are_the_papers_window_names(model: str, rewards: bool) -> None:
-    assert stages(SimulatedRun(model, updates=200, responses=64, rewards=rewards)) == {
-        "healthy": "healthy",
-        "drift": "drift",
-        "pre_terminal": "pre_terminal",
-        "terminal": "terminal",
-    }
+NAMES = ("healthy", "drift", "pre_terminal", "terminal")
+MATCHING_GROWTH = 2.0
+
+
+@pytest.mark.parametrize("model", ["4B", "30B"])
+def test_stages_are_the_papers_window_names_where_the_tail_grows_enough(model: str) -> None:
+    run = SimulatedRun(model, updates=200, responses=64, tail_growth=MATCHING_GROWTH)
+    assert stages(run) == dict(zip(NAMES, NAMES, strict=True))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 4))
 @pytest.mark.parametrize("model", ["4B", "30B"])
 def test_stages_are_the_papers_window_names_by_every_seed(model: str, seed: int) -> None:
-    found = stages(SimulatedRun(model, seed=seed, rewards=True))
-    assert all(stage == window for window, stage in found.items()), found
+    run = SimulatedRun(model, seed=seed, tail_growth=MATCHING_GROWTH)
+    assert stages(run) == dict(zip(NAMES, NAMES, strict=True))
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("growth", [0.0, 1.0])
 @pytest.mark.parametrize("model", ["4B", "30B"])
-def test_without_an_early_tail_there_is_no_alarm_before_pre_terminal(model: str) -> None:
-    found = stages(SimulatedRun(model, early_tail=False))
-    assert (found["healthy"], found["drift"], found["terminal"]) == ("healthy", "healthy", "terminal")
-    # Today 4B gives drift and 30B pre_terminal: 1 - masked_response_fraction rises to 0.028 and to 0.2, whose deep gaps
-    # are energy too. rho_asym at 2.32 and 1.85 is a notice.
-    assert found["pre_terminal"] in ("drift", "pre_terminal")
+def test_with_a_smaller_growth_stages_come_late_but_never_early_or_back(model: str, growth: float) -> None:
+    found = stages(SimulatedRun(model, tail_growth=growth))
+    places = [NAMES.index(found[name]) for name in NAMES]
+    assert places == sorted(places)
+    assert all(place <= own for own, place in enumerate(places))
+    assert (places[0], places[-1]) == (0, 3)
