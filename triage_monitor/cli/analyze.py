@@ -97,4 +97,5 @@ def _write_calibration(calibration: dict[str, float], tau_ana: float) -> None:
 
 def _problem(document: dict[str, Any]) -> bool:
     last = document["windows"][-1]["stage"] if document["windows"] else None
-    return bool(document["findings"]) or last in ("drift", "pre_terminal", "terminal", "not_observable")
+    faults = any(item["kind"] == "fault" for item in document["findings"])
+    return faults or last in ("drift", "pre_terminal", "terminal", "not_observable")

@@ -85,6 +85,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "reasons": reason_table,
     "parameters": parameter_table,
     "settings": setting_table,
+    "causes": cause_table,
 }
 
 
