@@ -1,22 +1,17 @@
 """The policy acts on the detector's stage, not on levels of its own: one alarm, one answer."""
 
-import json
-from collections.abc import Iterable
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from judge_series import window
+from policy_series import ADAPTIVE, DRIFT, GENTLE, HEALTHY, PRE_TERMINAL, TERMINAL, calm, names, run, steps, then
 
 from triage_monitor.errors import ConfigError
-from triage_monitor.judge.observation import Observation
 from triage_monitor.judge.policy import (
     Mode,
-    ParameterChange,
     PolicySettings,
-    PolicyState,
     begin,
-    decide,
     hold,
     release,
     start,
@@ -24,45 +19,6 @@ from triage_monitor.judge.policy import (
 from triage_monitor.judge.remedies import REMEDIES, Remedy
 from triage_monitor.judge.stages import Stage
 from triage_monitor.parameters import TriageParams, changed
-
-BASELINE = {"q0.001_all": -2.0, "mismatch_energy": 0.02}
-ADAPTIVE = PolicySettings(mode=Mode.ADAPTIVE, calm_updates=50)
-HEALTHY, DRIFT, PRE_TERMINAL, TERMINAL = Stage.HEALTHY, Stage.DRIFT, Stage.PRE_TERMINAL, Stage.TERMINAL
-GENTLE = {"gate.enabled": (False, True), "repair.enabled": (False, True)}
-
-Item = tuple[Observation, Stage]
-Change = tuple[int, ParameterChange]
-
-
-def calm(count: int, first: int = 0, stage: Stage = HEALTHY) -> list[Item]:
-    return then(count, first, stage)
-
-
-def then(count: int, first: int, stage: Stage, **changes: float | None) -> list[Item]:
-    return [(window(first + k, **changes), stage) for k in range(count)]
-
-
-def run(
-    settings: PolicySettings, seen: Iterable[Item], state: PolicyState | None = None
-) -> tuple[PolicyState, list[Change]]:
-    state, found = state or begin(settings), []
-    for item, stage in seen:
-        state, change = decide(settings, state, item, stage=stage, baseline=BASELINE)
-        if change:
-            found.append((item.step, change))
-    return state, found
-
-
-def steps(found: list[Change]) -> list[tuple[int, str]]:
-    return [(step, change.kind) for step, change in found]
-
-
-def names(found: list[Change]) -> list[tuple[int, str]]:
-    """Step, and what came into force: `base -> gentle: ...` gives gentle."""
-    return [(step, change.reason.split(":")[0].split(" -> ")[1]) for step, change in found]
-
-
-# --- modes
 
 
 def test_observe_never_changes_a_parameter() -> None:
@@ -375,40 +331,3 @@ def test_remedy_in_force_stays_over_a_new_attempt() -> None:
     resumed = [(replace(item, attempt=1), stage) for item, stage in then(4, 55, DRIFT)]
     after, found = run(ADAPTIVE, resumed, state)
     assert (found, after.params, after.remedy) == ([], state.params, "gentle")
-
-
-def test_state_of_a_version_that_climbed_levels_is_read() -> None:
-    old = {
-        "params": TriageParams().with_changes({"gate.enabled": True, "repair.enabled": True}).to_dict(),
-        "level": 1,
-        "started": True,
-        "held": False,
-        "since_change": 40,
-        "calm": 3,
-        "attempt": 2,
-        "note": "",
-        "rules": [{"q0.001_all/negative/rel/1.5": [True, 0]}, {}, {}],
-    }
-    state = PolicyState.from_dict(old)
-    assert (state.remedy, state.since_change, state.attempt, state.params.gate.enabled) == ("gentle", 40, 2, True)
-    assert PolicyState.from_dict({**old, "level": 0}).remedy == ""
-    after, found = run(ADAPTIVE, [(replace(item, attempt=2), stage) for item, stage in then(1, 0, DRIFT)], state)
-    assert (found, after.params) == ([], state.params)
-
-
-def test_what_is_remembered_is_bounded() -> None:
-    state, _ = run(ADAPTIVE, calm(50) + then(3000, 50, DRIFT))
-    assert max(len(values) for values in state.recent.values()) == 25
-    assert len(json.dumps(state.to_dict())) < 6000
-
-
-def test_stopped_at_any_point_it_continues_bit_for_bit() -> None:
-    seen = calm(30) + then(1, 30, DRIFT) + then(30, 31, DRIFT, reward_mean=0.5) + calm(70, 61) + then(40, 131, TERMINAL)
-    whole, expected = run(ADAPTIVE, seen)
-    assert {change.kind for _, change in expected} == {"strengthen", "switch", "relax"}
-    for cut in range(len(seen)):
-        head, first = run(ADAPTIVE, seen[:cut])
-        restored = PolicyState.from_dict(json.loads(json.dumps(head.to_dict(), allow_nan=False)))
-        tail, second = run(ADAPTIVE, seen[cut:], restored)
-        assert first + second == expected
-        assert tail.to_dict() == whole.to_dict()
