@@ -6,6 +6,7 @@ import torch
 
 from triage_monitor.errors import ConfigError
 from triage_monitor.testbed.config import TrainConfig
+from triage_monitor.testbed.sampler import Sampler
 from triage_monitor.testbed.train import Trainer, train
 from triage_monitor.testbed.warmup import WarmupRecipe
 from triage_monitor.trainer import TriageParams
@@ -79,6 +80,45 @@ def test_restored_run_continues_bit_for_bit(trainer, tmp_path, arm, regime):
     assert all(map(same, continued, expected[2:]))
     assert equal_weights(restored, whole)
     assert [path.name for path in tmp_path.iterdir()] == ["half.pt"]
+
+
+def sampled(running, weights, generator_state):
+    """The rollout of one update again, with the weights given."""
+    generator = torch.Generator()
+    generator.set_state(generator_state)
+    prompts = running.task.prompts(4, generator)
+    sampler = Sampler(running.shape, prompts=4, repeats=4)
+    end, length = running.task.end_token, running.task.response_tokens
+    rollout = sampler.sample(weights, running.arm.sampler, prompts, length, end, generator)
+    return rollout.logprobs[rollout.mask].numpy()
+
+
+def test_stale_sampler_has_the_weights_of_that_many_updates_ago(trainer):
+    """At update k of a lag of 2 those after k - 2 updates, the first ones before there are as many."""
+    running = trainer(stale_updates=2, updates=5)
+    before = []
+    for step in range(5):
+        before.append({name: weight.detach().clone() for name, weight in running.weights.items()})
+        state = running.generator.get_state()
+        rows = running.update().rows
+        assert np.array_equal(rows.sampler_logprobs, sampled(running, before[max(0, step - 2)], state))
+        assert set(rows.policy_versions.tolist()) == {max(0, step - 2)}
+        if step > 0:
+            assert not np.array_equal(rows.sampler_logprobs, sampled(running, before[step], state))
+
+
+@pytest.mark.parametrize("after", [1, 2, 4])
+def test_restored_stale_run_continues_bit_for_bit(trainer, tmp_path, after):
+    """Also before there are as many updates as the lag: then the sampler still has the very first weights."""
+    whole = trainer(stale_updates=3, updates=6)
+    expected = run(whole)
+    part = trainer(stale_updates=3, updates=6)
+    for _ in range(after):
+        part.update()
+    part.save(tmp_path / "part.pt")
+    restored = Trainer.restore(tmp_path / "part.pt")
+    assert all(map(same, run(restored), expected[after:]))
+    assert equal_weights(restored, whole)
 
 
 def test_branch_changes_the_arm_from_the_same_state(trainer, tmp_path):
@@ -163,6 +203,7 @@ def test_update_reports_one_row_of_arrays_per_token(trainer):
     assert rows.groups.tolist() == [group for group in range(4) for _ in range(4)]
     assert set(rows.policy_versions.tolist()) == {0}
     assert np.isclose(result.reward_mean, rows.rewards.mean())
+    assert rows.grad_norms.tolist() == [result.grad_norm] * 16
     assert 0 < result.rollout_seconds < result.wall_seconds
     assert 0 < result.entropy < np.log(19)
 
@@ -187,6 +228,7 @@ def test_infinite_gradient_is_skipped_and_counted(trainer, start):
     result = running.update()
     assert result.skipped_optimizer_steps == 1
     assert result.grad_norm is None
+    assert np.isnan(result.rows.grad_norms).all()
     assert torch.equal(running.weights["0.qkv"], start["0.qkv"])
 
 

@@ -147,7 +147,7 @@ class Trainer:
         trainer = cls(config, state["weights"])
         trainer.optimizer.load_state_dict(state["optimizer"])
         trainer.generator.set_state(state["generator"])
-        trainer._published.extend(state["published"])
+        trainer._published = deque(state["published"], trainer._published.maxlen)
         trainer.step = state["step"]
         return trainer
 
