@@ -122,3 +122,8 @@ def test_command_prints_the_table_and_draws_the_figure(tmp_path: Path) -> None:
 def test_figure_draws_what_there_is(tmp_path: Path) -> None:
     draw([run("none", 0, 0.8, "calm"), run("adaptive", 0, 0.8, "calm")], tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 1000
+
+
+def test_missing_file_says_how_to_make_the_runs(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--make"):
+        read_runs(tmp_path / "none.parquet")

@@ -163,6 +163,8 @@ def read_runs(path: Path | None = None) -> list[LoopRun]:
     where = Path(str(files("triage_monitor.evaluation").joinpath(SHIPPED))) if path is None else path
     try:
         table = pq.read_table(where)
+    except FileNotFoundError:
+        raise InputError("missing", "no runs there; `bench closed-loop --make` trains them", path=str(where)) from None
     except (OSError, pa.ArrowException) as error:
         raise InputError("format", f"not a readable Parquet file: {error}", path=str(where)) from error
     described = json.loads((table.schema.metadata or {}).get(METADATA_KEY, b"{}"))
