@@ -16,7 +16,8 @@ def test_threshold_is_where_the_line_meets_the_rate(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(alarm_rate, "FITTED", {(True, False): (2.0, 0.5)})
     assert score_threshold(1.0, reward=True, grad_norm=False) == 4.0
     assert score_threshold(math.e, reward=True, grad_norm=False) == pytest.approx(2.0)
-    assert score_threshold(math.e**2, reward=True, grad_norm=False) == pytest.approx(0.0, abs=1e-12)
+    monkeypatch.setattr(alarm_rate, "STATIONARY", {True: 1.5})
+    assert score_threshold(math.e**2, reward=True, grad_norm=False) == 1.5  # not the line's 0: noise alone passes that
 
 
 def test_every_set_of_signals_has_a_line() -> None:
@@ -28,7 +29,7 @@ def test_rarer_alarms_need_a_higher_threshold(reward: bool, grad_norm: bool) -> 
     rates = [LOWEST_RATE, 0.1, 0.5, 1.0, 2.0, HIGHEST_RATE]
     thresholds = [score_threshold(rate, reward=reward, grad_norm=grad_norm) for rate in rates]
     assert thresholds == sorted(thresholds, reverse=True)
-    assert len(set(thresholds)) == len(rates)
+    assert len(set(thresholds[:4])) == 4  # the most frequent alarms may rest on the same floor
 
 
 @pytest.mark.parametrize(("reward", "grad_norm"), SIGNALS)
