@@ -63,11 +63,12 @@ def _trainer(url: str) -> dict[str, object]:
     def learner(batch: SimpleNamespace) -> torch.Tensor:
         return -1.0 + logits
 
-    def optimize(loss: torch.Tensor) -> None:
+    def optimize(loss: torch.Tensor) -> float:
         losses.append(float((logits.detach() * torch.tensor([-1.0, 1.0, -0.5, 0.5])[:, None]).mean()))
         (gradient,) = torch.autograd.grad(loss, [logits])
         with torch.no_grad():
             logits.sub_(gradient)
+        return float(gradient.norm())
 
     return {
         "MONITOR_URL": url,
