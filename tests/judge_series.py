@@ -25,8 +25,11 @@ CALM: dict[str, float | None] = {
     "reward_mean": 0.7,
 }
 
-THRESHOLD = score_threshold(1.0, reward=True, grad_norm=False)  # fitted elsewhere, taken as it is
+# Fitted elsewhere, taken as they are. What a rise of the gaps alone meets: where rewards are sent, the lower of the
+# threshold that knows them and of the gaps' own at half the rate.
+THRESHOLD_REWARD = score_threshold(1.0, reward=True, grad_norm=False)
 THRESHOLD_MISMATCH = score_threshold(1.0, reward=False, grad_norm=False)
+THRESHOLD = min(THRESHOLD_REWARD, score_threshold(0.5, reward=False, grad_norm=False))
 
 
 def raised(score: float, threshold: float = THRESHOLD) -> dict[str, float | None]:

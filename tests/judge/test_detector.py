@@ -3,7 +3,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from judge_series import CALM, THRESHOLD, THRESHOLD_MISMATCH, raised, window
+from judge_series import CALM, THRESHOLD, THRESHOLD_MISMATCH, THRESHOLD_REWARD, raised, window
 
 from triage_monitor.judge.alarm_rate import score_threshold
 from triage_monitor.judge.defaults import DetectorSettings
@@ -127,7 +127,7 @@ def test_rise_that_stays_counts_half_once_it_is_older_than_the_trend() -> None:
 
 
 def test_same_rise_alarms_at_a_usual_rate_and_not_at_a_rare_one() -> None:
-    rare = score_threshold(0.05, reward=True, grad_norm=False)
+    rare = min(score_threshold(0.05, reward=reward, grad_norm=False) for reward in (True, False))
     seen = calm() + then(10, **WORSE)
     state, found = run(seen, settings=replace(SETTINGS, alarms_per_1000_updates=0.05))
     assert state.score is not None and state.score.value == pytest.approx(1.2 * THRESHOLD / rare, rel=0.03)
@@ -163,13 +163,19 @@ def test_reward_below_half_of_its_best_with_the_mismatch_out_is_terminal() -> No
     assert found[-1].rule == "terminal_reward"
     assert found[-1].evidence["reward_mean"] == {"value": 0.3, "best": 0.7}
     assert found[-1].evidence["warning_score"]["reward_mean"] == pytest.approx(
-        REWARD_WEIGHT * (1 - 0.3 / 0.7) / THRESHOLD
+        REWARD_WEIGHT * (1 - 0.3 / 0.7) / THRESHOLD_REWARD
     )
     assert "reward 0.3" in found[-1].text
 
 
+def test_reward_that_falls_alone_alarms_and_never_latches_terminal() -> None:
+    state, found = run(calm() + then(60, reward_mean=0.3))
+    assert stages(found)[1:] == [(84, "pre_terminal")]
+    assert not state.latched
+
+
 def test_reward_a_little_below_its_best_is_no_alarm() -> None:
-    fallen = 0.7 * (1 - 0.3 * THRESHOLD / REWARD_WEIGHT)  # 0.3 of the alarm
+    fallen = 0.7 * (1 - 0.3 * THRESHOLD_REWARD / REWARD_WEIGHT)  # 0.3 of the alarm
     state, found = run(calm() + then(60, reward_mean=fallen))
     assert stages(found) == [(READY, "healthy")]
     assert state.score is not None and state.score.value == pytest.approx(0.3, rel=0.01)

@@ -120,7 +120,7 @@ def test_window_and_update_have_the_contracts_fields() -> None:
     assert last.update["counts"]["valid_tokens"] == RESPONSES * TOKENS
     assert last.window["counts"]["valid_tokens"] == 5 * RESPONSES * TOKENS
     score = last.window["score"]
-    assert set(score) == {"value", "level", "shares"}
+    assert set(score) == {"value", "level", "shares", "mismatch", "raw"}
     assert sum(score["shares"].values()) == pytest.approx(score["value"])
     assert judgements[5].window["score"] is None  # no baseline yet
     json.dumps([last.update, last.window], allow_nan=False)

@@ -131,7 +131,25 @@ def test_signals_sent_choose_the_threshold() -> None:
         for norm in (False, True):
             values = tail | ({"reward_mean": 0.7} if reward else {}) | ({"grad_norm": 0.2} if norm else {})
             found = score(values, History(best_reward=0.7), baseline)
-            assert found.value == pytest.approx(0.5 * math.log(2) / h(reward, norm))
+            own = h(rate=0.5) if reward or norm else math.inf  # the gaps by themselves, at half the rate
+            assert found.value == pytest.approx(0.5 * math.log(2) / min(h(reward, norm), own))
+
+
+def test_calm_signals_of_the_trainer_do_not_mute_the_gaps() -> None:
+    """Everything twenty-fold with reward at its best and a flat gradient norm: an alarm as without them."""
+    torn = {"tail": -40.0, "gap": 0.8, "masked": 0.1}
+    history, baseline = History(best_reward=0.7), {**BASELINE, "grad_norm": 0.2}
+    told = score({**torn, "reward_mean": 0.7, "grad_norm": 0.2}, history, baseline)
+    alone = score(torn)
+    level = (2 * math.log(20) + math.log(20) + math.log(9)) / 4
+    assert told.value == pytest.approx(level / h(rate=0.5))
+    assert told.shares["reward_mean"] == told.shares["grad_norm"] == 0.0
+    assert told.mismatch == alone.mismatch == pytest.approx(level / h())
+
+
+def test_raw_is_the_sum_before_any_threshold() -> None:
+    found = score({**BASELINE, "tail": -4.0, "reward_mean": 0.35}, History(best_reward=0.7))
+    assert found.raw == pytest.approx(0.5 * math.log(2) + 5.0 * 0.5)
 
 
 def test_rate_asked_for_divides_every_share_alike() -> None:
@@ -151,7 +169,7 @@ NORMAL = {"rho_asym": 1.0, "top5_tail_share": 0.3, "persistence": 3.0}
 SIGNATURE = (math.log(1.6) - 1.96 * 0.05) + math.log(1.5) + math.log(1.2)
 
 
-def signature(changes: dict[str, float | None], tail: float = -2.1) -> float | None:
+def signature(changes: dict[str, float | None], tail: float = -2.5) -> float | None:
     values = {**BASELINE, "tail": tail, **LEANING, **changes}
     return score(values, baseline=BASELINE | NORMAL).shares.get("signature")
 
@@ -160,6 +178,10 @@ def test_signature_is_direction_and_crowding_beyond_a_band() -> None:
     assert signature({}) == pytest.approx((SIGNATURE - 0.5) / 0.4)
     assert signature({"rho_asym": 1 / 1.6}) == pytest.approx((SIGNATURE - 0.5) / 0.4)  # either side
     assert signature({"persistence": 2.0}) == pytest.approx((SIGNATURE - math.log(1.2) - 0.5) / 0.4)
+
+
+def test_direction_without_any_crowding_is_no_signature() -> None:
+    assert signature({"rho_asym": 5.0, "top5_tail_share": 0.3, "persistence": 3.0}) == 0.0
 
 
 def test_signature_within_the_band_is_nothing() -> None:
@@ -196,6 +218,8 @@ def test_score_is_told_as_plain_numbers() -> None:
         "value": found.value,
         "level": found.level,
         "shares": dict(found.shares),
+        "mismatch": found.value,
+        "raw": 0.5 * math.log(2),
     }
 
 

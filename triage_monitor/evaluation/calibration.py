@@ -1,8 +1,9 @@
 """The numbers of `judge/alarm_rate.py`, made from the development runs that survived.
 
-For each set of signals a trainer may send: the detector's scores before division by their threshold, the number of
-alarms they would have raised at each threshold h (with the alarm rule's own hysteresis), and the line ln(alarms a 1,000 updates) = intercept - slope h by Poisson regression over a grid of h. Alarm
-counts at neighbouring thresholds come from the same runs, so the line is a smooth summary, not a test.
+For each set of signals a trainer may send: the detector's scores in e-folds, before division by their threshold; the
+number of alarms they would have raised at each threshold h, with the alarm rule's own hysteresis; and the line
+ln(alarms a 1,000 updates) = intercept - slope h by Poisson regression over a grid of h. Alarm counts at neighbouring
+thresholds come from the same runs, so the line is a smooth summary, not a test.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 
 from triage_monitor.evaluation.ours import states
 from triage_monitor.evaluation.series import RunSeries
-from triage_monitor.judge.alarm_rate import score_threshold
 from triage_monitor.judge.defaults import DetectorSettings
 from triage_monitor.judge.rules import Hysteresis, HysteresisState
 
@@ -36,11 +36,8 @@ class Fit:
 def raw_scores(run: RunSeries, without: Collection[str] = ()) -> NDArray[np.float64]:
     """The score before division by its threshold, an entry an update; NaN before there is one, 0 without a tail."""
     settings = DetectorSettings()
-    unit = score_threshold(
-        settings.alarms_per_1000_updates, reward="reward_mean" not in without, grad_norm="grad_norm" not in without
-    )
     tails = run.window["q0.001_all"]
-    raw = [math.nan if state.score is None else state.score.value * unit for state in states(run, settings, without)]
+    raw = [math.nan if state.score is None else state.score.raw for state in states(run, settings, without)]
     return np.where(-tails < settings.material_tail_nats, 0.0, np.array(raw))
 
 

@@ -1,7 +1,7 @@
 """The product's own detector as a contender: the very code the sidecar runs, fed with a run's stored series.
 
-The alarm is on while the stage is `pre_terminal` or `terminal`. Its parameter is the rate of false alarms that is asked for,
-`alarms_per_1000_updates`, as a user sets it.
+The alarm is on while the stage is `pre_terminal` or `terminal`. Its parameter is the rate of false alarms that is asked
+for, `alarms_per_1000_updates`, as a user sets it.
 """
 
 from __future__ import annotations

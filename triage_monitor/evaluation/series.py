@@ -5,8 +5,8 @@
              (`q0.001_all`), and what the window holds (`tokens`, `responses`, `updates`)
 
 Made from recordings by the product's own path: summarise, merge, indicators. Absent is NaN in memory and null in the
-file. The file keeps float32 rounded to 13 bits of mantissa (6e-5 of the value): alarms compare levels, not last digits, and
-every contender reads the same numbers.
+file. The file keeps float32 rounded to 13 bits of mantissa (6e-5 of the value): alarms compare levels, not last digits,
+and every contender reads the same numbers.
 """
 
 from __future__ import annotations

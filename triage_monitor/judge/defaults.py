@@ -89,6 +89,7 @@ class DetectorSettings:
     pre_terminal: Rule = PRE_TERMINAL
     score: ScoreSettings = SCORE_SETTINGS
     alarms_per_1000_updates: float = 1.0
+    elevated_mismatch: float = 0.5  # of the gaps' own score: from here on a falling reward is the mismatch's doing
     terminal: Rule = TERMINAL
     reward: RewardRule = field(default_factory=RewardRule)
 

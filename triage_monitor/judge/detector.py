@@ -192,7 +192,7 @@ def _advance_rules(settings: DetectorSettings, state: DetectorState, seen: Obser
     drift = settings.drift.advance(state.drift, values, medians, material=material)
     pre_terminal = settings.pre_terminal.advance(state.pre_terminal, values, medians, material=material)
     terminal = settings.terminal.advance(state.terminal, values, medians)
-    best, reward = _reward(settings, state, seen, elevated=settings.drift.holds(drift))
+    best, reward = _reward(settings, state, seen, elevated=mismatch_is_out(settings, score, material))
     latched_by = state.latched_by
     if not state.latched and settings.terminal.holds(terminal):
         latched_by = "terminal_magnitude"
@@ -210,6 +210,11 @@ def _advance_rules(settings: DetectorSettings, state: DetectorState, seen: Obser
         levels=(*state.levels, None if score is None else score.level)[-TREND_UPDATES:],
         score=score,
     )
+
+
+def mismatch_is_out(settings: DetectorSettings, score: Score | None, material: bool) -> bool:
+    """Whether the gaps themselves, without reward and gradient norm, are most of the way to an alarm."""
+    return material and score is not None and score.mismatch >= settings.elevated_mismatch
 
 
 def _score(settings: DetectorSettings, state: DetectorState, seen: Observation) -> Score | None:

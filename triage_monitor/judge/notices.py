@@ -6,7 +6,7 @@
     one_sided              asym_share is 0 or 1, so rho_asym has no value: name a constant offset before a direction
     unusable_tokens        the window holds missing or non-finite gaps
     unsettled_baseline     a leading indicator grew while the baseline was learned: multiples of it will warn late
-    unhealthy_start        while the baseline is learned, the gaps lie far above a healthy start of the declared precision
+    unhealthy_start        while the baseline is learned, the gaps lie far above a healthy start of that precision
     reward_falling         reward is well below its best while no leading indicator is out of its baseline: look at what
                            was changed in training (a gate, a cap, a schedule), not at the numerics
 
@@ -22,8 +22,8 @@ from typing import Any
 
 from triage_monitor.errors import ConfigError
 from triage_monitor.judge.baseline import Baseline
-from triage_monitor.judge.priors import far_above_prior
 from triage_monitor.judge.observation import Observation, direction_numbers
+from triage_monitor.judge.priors import far_above_prior
 from triage_monitor.judge.rules import Hysteresis, HysteresisState
 from triage_monitor.judge.score import Term
 from triage_monitor.judge.stages import ALARM, NOTICE, Evidence, Notice

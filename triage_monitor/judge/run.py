@@ -18,7 +18,7 @@ from typing import Any
 from triage_monitor.errors import ConfigError, SpecMismatch, StoreCorrupt
 from triage_monitor.judge import detector, notices, policy
 from triage_monitor.judge.context import NOTHING_KNOWN, Context
-from triage_monitor.judge.defaults import DetectorSettings
+from triage_monitor.judge.defaults import DetectorSettings, is_material
 from triage_monitor.judge.indicators import update_report
 from triage_monitor.judge.notices import NoticeSettings
 from triage_monitor.judge.observation import Observation
@@ -210,15 +210,15 @@ class RunMonitor:
     ) -> tuple[Transition | None, ParameterChange | None]:
         settings = self.settings
         self._detector, transition = detector.detect(settings.detector, self._detector, seen, self._learned)
-        drifting = settings.detector.drift.holds(self._detector.drift)
         score = self._detector.score
+        material = is_material(seen.values, settings.detector.material_tail_nats)
         seen = replace(seen, values={**seen.values, SCORE: None if score is None else score.value})
         self._notices, self._said = notices.notice(
             settings.notices,
             self._notices,
             seen,
             judged=self.stage not in (Stage.WARMING_UP, Stage.NOT_OBSERVABLE),
-            elevated=drifting,
+            elevated=detector.mismatch_is_out(settings.detector, score, material),
             best_reward=self._detector.best_reward,
             learning=not self._detector.baseline.frozen,
             growth=notices.baseline_growth(settings.detector.score.terms, self._detector.baseline),

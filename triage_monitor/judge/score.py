@@ -14,7 +14,12 @@ false alarms (`alarm_rate`), so 1 is the alarm. Reward and gradient norm enter w
 The signature is the paper's: amplifying mass leaning to one side while the tail crowds into few segments. From the
 paper's healthy to its pre-terminal windows it rises by 1.55 (4B) and 1.1 (30B); no run of our testbed, collapsing or
 not, ever rose by more than 0.4, so it costs no false alarm there and warns of nothing there either. It counts only
-beside a rising tail: concentration also rises in runs that heal.
+beside a rising tail and with some crowding: concentration also rises in runs that heal, and a direction alone is
+`notices`' to say.
+
+A score that knows the trainer's signals has a higher threshold, for they fluctuate too. So that a trainer's calm
+signals cannot mute the gaps, these alarm by themselves as well, at half the rate asked for; the larger of the two
+counts.
 
 Pure numbers in and out. Leaves out when a high score is an alarm (`rules`: for how long) and what else makes a stage.
 """
@@ -23,17 +28,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from triage_monitor.errors import ConfigError
-from triage_monitor.judge.alarm_rate import score_threshold
+from triage_monitor.judge.alarm_rate import LOWEST_RATE, score_threshold
 from triage_monitor.judge.observation import NORMAL_95
 from triage_monitor.judge.rules import Take
 
 SCORE = "warning_score"
 REWARD, GRAD_NORM = "reward_mean", "grad_norm"
 TREND_UPDATES = 25
+NOISE_EFOLDS = 0.05  # a growth below this is none
 _SIGNATURE = ("rho_asym", "top5_tail_share", "persistence")
 
 
@@ -56,14 +62,20 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """`value` 1 is the alarm; `shares` add up to it; `level` is what the next windows' trend is taken from."""
+    """`value` 1 is the alarm; `shares` add up to it; `level` is what the next windows' trend is taken from.
+
+    `mismatch` is what the gaps alone come to, as if the trainer had sent nothing else; `raw` is the sum in e-folds that
+    the threshold of all sent signals is set against.
+    """
 
     value: float
     level: float
     shares: Mapping[str, float]
+    mismatch: float = 0.0
+    raw: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        return {"value": self.value, "level": self.level, "shares": dict(self.shares)}
+        return {**asdict(self), "shares": dict(self.shares)}
 
     def words(self) -> str:
         parts = [f"{name} {share:+.2f}" for name, share in self.shares.items() if abs(share) >= 0.005]
@@ -114,22 +126,39 @@ def early_warning(
     if not known:
         return None
     total = sum(term.weight for term, _ in known)
-    shares = {term.indicator: term.weight * efolds / total for term, efolds in known}
-    level = sum(shares.values())
+    gaps = {term.indicator: term.weight * efolds / total for term, efolds in known}
+    level = sum(gaps.values())
     if history.level_before is not None:
-        shares["trend"] = settings.trend_weight * max(0.0, level - history.level_before)
-    shortfall, growth = _shortfall(values.get(REWARD), history.best_reward), _growth(values, baseline)
-    if shortfall is not None:
-        shares[REWARD] = settings.reward_weight * max(0.0, shortfall)
-    if growth is not None:
-        shares[GRAD_NORM] = settings.grad_norm_weight * max(0.0, growth)
-    threshold = score_threshold(alarms_per_1000_updates, reward=shortfall is not None, grad_norm=growth is not None)
-    shares = {name: share / threshold for name, share in shares.items()}
+        gaps["trend"] = settings.trend_weight * max(0.0, level - history.level_before)
+    told = _told(settings, values, baseline, history)
+    rate = alarms_per_1000_updates
+    threshold = score_threshold(rate, reward=REWARD in told, grad_norm=GRAD_NORM in told)
+    alone = score_threshold(rate, reward=False, grad_norm=False)
+    shares = {name: share / threshold for name, share in (gaps | told).items()}
+    if told:
+        # What the trainer tells must not talk down what the gaps say: they alarm by themselves, at half the rate.
+        rare = score_threshold(max(LOWEST_RATE, rate / 2), reward=False, grad_norm=False)
+        unheard = {name: share / rare for name, share in gaps.items()} | dict.fromkeys(told, 0.0)
+        shares = max(shares, unheard, key=lambda item: sum(item.values()))
     signature = _signature(values, baseline)
     if signature is not None:
-        beyond = max(0.0, signature - settings.signature_band) if level > 0 else 0.0
+        beyond = max(0.0, signature - settings.signature_band) if level > NOISE_EFOLDS else 0.0
         shares["signature"] = beyond / settings.signature_scale
-    return Score(sum(shares.values()), level, shares)
+    raw = sum(gaps.values()) + sum(told.values())
+    return Score(sum(shares.values()), level, shares, sum(gaps.values()) / alone, raw)
+
+
+def _told(
+    settings: ScoreSettings, values: Mapping[str, float | None], baseline: Mapping[str, float], history: History
+) -> dict[str, float]:
+    """What the trainer's own signals add, in e-folds; a signal that was not sent is not there."""
+    shortfall, growth = _shortfall(values.get(REWARD), history.best_reward), _growth(values, baseline)
+    told = {}
+    if shortfall is not None:
+        told[REWARD] = settings.reward_weight * max(0.0, shortfall)
+    if growth is not None:
+        told[GRAD_NORM] = settings.grad_norm_weight * max(0.0, growth)
+    return told
 
 
 def _signature(values: Mapping[str, float | None], baseline: Mapping[str, float]) -> float | None:
@@ -142,8 +171,9 @@ def _signature(values: Mapping[str, float | None], baseline: Mapping[str, float]
     error = values.get("log_rho_se")
     if len(growth) < len(_SIGNATURE) or error is None:
         return None
-    direction, *crowding = growth.values()
-    return max(0.0, abs(direction) - NORMAL_95 * error) + sum(max(0.0, item) for item in crowding)
+    direction, *parts = growth.values()
+    crowding = sum(max(0.0, item) for item in parts)
+    return max(0.0, abs(direction) - NORMAL_95 * error) + crowding if crowding > NOISE_EFOLDS else 0.0
 
 
 def _shortfall(reward: float | None, best: float | None) -> float | None:

@@ -123,9 +123,9 @@ class Monitor:
 
         Takes the arrays of `summarize`: `gap` or both of `learner_logprobs` and `sampler_logprobs`, `advantages`,
         and `offsets`, `mask`, `missing`, `rewards`, `grad_norm` (one number), `groups`, `policy_versions`,
-        `response_ids`, `engines`, `padding_rows` where there are any. Each is flat [T] (or [R]), a list of per-response arrays, or padded
-        [B, T] with a [B, T] mask; numpy arrays, CPU tensors or Python numbers. Nonsense is counted as `invalid`,
-        here or when it is encoded; `stats["last_error"]` says what was wrong.
+        `response_ids`, `engines`, `padding_rows` where there are any. Each is flat [T] (or [R]), a list of per-response
+        arrays, or padded [B, T] with a [B, T] mask; numpy arrays, CPU tensors or Python numbers. Nonsense is counted
+        as `invalid`, here or when it is encoded; `stats["last_error"]` says what was wrong.
         """
         try:
             number = not_negative("step", step)
