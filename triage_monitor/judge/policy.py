@@ -18,7 +18,8 @@ Adaptive, once an update, and never two changes within `min_dwell_updates`:
 While the stage is terminal nothing is taken back: after a collapse the gaps shrink by themselves. TIS is never added
 to gate and repair: together they collapsed runs that TIS alone kept stable; `allow_tis_with_triage` asks for it.
 After an operator's change the policy keeps its hands off until `release`. Relaxing is slow because it was seen to
-fail: a testbed run whose gate and repair were taken back after 50 calm updates drifted again within 25.
+fail: testbed runs whose gate and repair were taken back after 50 and after 100 calm updates drifted again within 25
+and 45.
 """
 
 from __future__ import annotations

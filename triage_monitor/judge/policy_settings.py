@@ -32,7 +32,7 @@ class PolicySettings:
     remedies: tuple[Remedy, ...] = REMEDIES
     harm: HarmSettings = field(default_factory=HarmSettings)
     min_dwell_updates: int = 15
-    calm_updates: int = 100
+    calm_updates: int = 200
     watch_updates: int = 60
     max_changes: int = 6
     allow_tis_with_triage: bool = False
