@@ -39,12 +39,12 @@ def test_arrays_rows_and_tables_are_read_back(tmp_path: Path) -> None:
 
 def test_anyone_can_read_it_and_extra_columns_are_left_alone(tmp_path: Path) -> None:
     with RecordingWriter(tmp_path, run="run-a") as writer:
-        writer.append(4, 2, ARRAYS, extra={"entropy": 0.5, "grad_norm": None, "note": "warm"})
+        writer.append(4, 2, ARRAYS, extra={"entropy": 0.5, "loss": None, "note": "warm"})
     frame = pl.read_parquet(tmp_path)
-    assert frame.columns == ["step", "attempt", "gap", "advantage", "entropy", "grad_norm", "note"]
+    assert frame.columns == ["step", "attempt", "gap", "advantage", "entropy", "loss", "note"]
     assert frame.rows()[1] == (4, 2, [1.0], -1.0, 0.5, None, "warm")
     (update,) = iter_updates(tmp_path)
-    assert update.rows.ignored_columns == ("entropy", "grad_norm", "note")
+    assert update.rows.ignored_columns == ("entropy", "loss", "note")
 
 
 def test_parts_hold_a_row_group_an_update(tmp_path: Path) -> None:
