@@ -167,3 +167,14 @@ def test_every_finding_carries_what_to_do() -> None:
     assert entry["remedy"] == CAUSE["degenerate_sampler"].remedy
     broken = [row for row in range(world.responses) if (world.sampler[row][-8:] == 0).all()]
     assert entry["evidence"]["response_ids"] == [str(row) for row in broken][:20]
+
+
+@pytest.mark.parametrize(("flawed", "blinds"), [(1, False), (7, False), (8, True), (32, True)])
+def test_few_flawed_responses_do_not_blind(flawed: int, blinds: bool) -> None:
+    found = Finding("dummy_tokens", "", "high", {"responses": flawed})
+    assert blinding([found], 32) == (("dummy_tokens",) if blinds else ())
+
+
+def test_constant_offset_does_not_blind() -> None:
+    """The baseline takes it in; a collapse on top of it must be seen."""
+    assert blinding([Finding("renormalised_sampler_logprobs", "", "high", {})], 32) == ()

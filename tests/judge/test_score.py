@@ -325,3 +325,10 @@ def test_default_terms_are_weighed_as_the_other_tests_assume() -> None:
     bare.append(window(70, reward_mean=None, **raised(1.0, THRESHOLD_MISMATCH)))
     state = follow(bare)[0][-1]
     assert state.score is not None and state.score.value == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("noise", "sent"), [(0.0, True), (0.04, True), (0.05, False)])
+def test_reward_must_be_clear_of_its_noise(noise: float, sent: bool) -> None:
+    """Best 0.7: fifteen times a noise of 0.0467. Rewards that are centred on nothing say nothing by their share."""
+    found = score({**BASELINE, "reward_mean": 0.35}, History(best_reward=0.7, reward_noise=noise))
+    assert ("reward_mean" in found.shares) is sent

@@ -18,6 +18,9 @@ CONFIDENCES = ("low", "medium", "high")
 Value = int | float | str | list[str] | list[int]
 
 
+BLINDING_SHARE = 0.25
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """`sums` names the evidence that adds up over updates; the rest is shown as the surest update had it. `since` is
@@ -76,6 +79,17 @@ def _entry(cause: str, found: Sequence[tuple[int, Finding]]) -> dict[str, Any]:
     }
 
 
-def blinding(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """Causes under which this update's gaps are no basis for an alarm (misaligned columns, fillers, another scale)."""
-    return tuple(item.cause for item in findings if CAUSE[item.cause].blinds)
+def blinding(findings: Iterable[Finding], responses: int = 0) -> tuple[str, ...]:
+    """Causes under which this update's gaps are no basis for an alarm (misaligned columns, fillers, another scale).
+
+    A cause that singles out responses blinds from `BLINDING_SHARE` of them on (`responses`: of how many): a few bad
+    ones must not hide a collapse, and a sampler that begins to repeat itself may be what a collapse looks like.
+    """
+    return tuple(item.cause for item in findings if CAUSE[item.cause].blinds and _widespread(item, responses))
+
+
+def _widespread(item: Finding, responses: int) -> bool:
+    affected, of = item.evidence.get("responses"), item.evidence.get("tested_responses", responses)
+    if not isinstance(affected, int) or not isinstance(of, int) or affected == 0 or of <= 0:
+        return True
+    return affected >= BLINDING_SHARE * of

@@ -60,7 +60,7 @@ class CauseTracker:
 
     def blinded(self, step: int, symptoms: Symptoms | None) -> tuple[str, ...]:
         """Causes in this update's columns that make its gaps no basis for an alarm; changes nothing."""
-        return () if symptoms is None else blinding(self._seen(step, symptoms))
+        return () if symptoms is None else blinding(self._seen(step, symptoms), symptoms.count("responses"))
 
     def current(self) -> list[dict[str, Any]]:
         """The public findings of the newest `window` updates."""

@@ -34,7 +34,6 @@ CAUSES: tuple[Cause, ...] = (
         " sampler's log-probs over the kept tokens; exp(median gap) is the kept mass",
         "score both sides over one support: replay the kept set in the learner, ask the engine for log-probs of the"
         " full vocabulary, or sample with top_p 1 and top_k off",
-        blinds=True,
     ),
     _fault(
         "temperature_mismatch",

@@ -96,6 +96,8 @@ class DetectorSettings:
     def __post_init__(self) -> None:
         if self.material_tail_nats < 0:
             raise ConfigError("material_tail_nats must not be negative")
+        if not 0 < self.elevated_mismatch <= 1:
+            raise ConfigError("elevated_mismatch must be above 0 and at most 1")
         if not LOWEST_RATE <= self.alarms_per_1000_updates <= HIGHEST_RATE:
             raise ConfigError(f"alarms_per_1000_updates must be from {LOWEST_RATE:g} to {HIGHEST_RATE:g}")
 

@@ -20,11 +20,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from triage_monitor.judge.baseline import Baseline, forget_from, learn
+from triage_monitor.judge.baseline import MAD_TO_SIGMA, Baseline, forget_from, learn
 from triage_monitor.judge.defaults import DetectorSettings, MinimumData, is_material
 from triage_monitor.judge.observation import Observation, direction_numbers
 from triage_monitor.judge.rules import Hysteresis, HysteresisState, Reading, RuleState, evidence_of
-from triage_monitor.judge.score import SCORE, TREND_UPDATES, History, Score, early_warning
+from triage_monitor.judge.score import REWARD, SCORE, TREND_UPDATES, History, Score, early_warning
 from triage_monitor.judge.stages import Stage, Transition
 
 
@@ -218,7 +218,9 @@ def mismatch_is_out(settings: DetectorSettings, score: Score | None, material: b
 
 
 def _score(settings: DetectorSettings, state: DetectorState, seen: Observation) -> Score | None:
-    history = History(state.levels[0] if len(state.levels) == TREND_UPDATES else None, state.best_reward)
+    reward = state.baseline.levels.get(REWARD)
+    noise = 0.0 if reward is None else MAD_TO_SIGMA * reward.mad
+    history = History(state.levels[0] if len(state.levels) == TREND_UPDATES else None, state.best_reward, noise)
     return early_warning(
         settings.score, seen.values, state.baseline.medians(), history, settings.alarms_per_1000_updates
     )

@@ -39,6 +39,7 @@ from triage_monitor.judge.rules import Take
 SCORE = "warning_score"
 REWARD, GRAD_NORM = "reward_mean", "grad_norm"
 TREND_UPDATES = 25
+CLEAR_OF_NOISE = 15.0  # times the spread of the window's reward
 NOISE_EFOLDS = 0.05  # a growth below this is none
 _SIGNATURE = ("rho_asym", "top5_tail_share", "persistence")
 
@@ -99,15 +100,17 @@ class ScoreSettings:
 
     def learned(self) -> tuple[str, ...]:
         """Indicators a baseline is needed for."""
-        return (*(term.indicator for term in self.terms), GRAD_NORM, *_SIGNATURE)
+        return (*(term.indicator for term in self.terms), REWARD, GRAD_NORM, *_SIGNATURE)
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What the score needs beside the window: its own `level` of 25 updates ago, and the best reward so far."""
+    """What the score needs beside the window: its own `level` of 25 updates ago, the best reward so far, and by how
+    much the window's reward varied while the baseline was learned."""
 
     level_before: float | None = None
     best_reward: float | None = None
+    reward_noise: float = 0.0
 
 
 def early_warning(
@@ -152,7 +155,7 @@ def _told(
     settings: ScoreSettings, values: Mapping[str, float | None], baseline: Mapping[str, float], history: History
 ) -> dict[str, float]:
     """What the trainer's own signals add, in e-folds; a signal that was not sent is not there."""
-    shortfall, growth = _shortfall(values.get(REWARD), history.best_reward), _growth(values, baseline)
+    shortfall, growth = _shortfall(values.get(REWARD), history), _growth(values, baseline)
     told = {}
     if shortfall is not None:
         told[REWARD] = settings.reward_weight * max(0.0, shortfall)
@@ -176,9 +179,13 @@ def _signature(values: Mapping[str, float | None], baseline: Mapping[str, float]
     return max(0.0, abs(direction) - NORMAL_95 * error) + crowding if crowding > NOISE_EFOLDS else 0.0
 
 
-def _shortfall(reward: float | None, best: float | None) -> float | None:
-    """1 - reward / best; None where a reward is unknown or its best is not above 0."""
-    return None if reward is None or best is None or best <= 0 else 1.0 - reward / best
+def _shortfall(reward: float | None, history: History) -> float | None:
+    """1 - reward / best; None where a reward is unknown, or its best is not well above 0 and its own noise: of rewards
+    that are centred or normalised a share of the best says nothing."""
+    best = history.best_reward
+    if reward is None or best is None or best <= 0 or best < CLEAR_OF_NOISE * history.reward_noise:
+        return None
+    return 1.0 - reward / best
 
 
 def _growth(values: Mapping[str, float | None], baseline: Mapping[str, float]) -> float | None:
