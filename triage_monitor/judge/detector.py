@@ -1,17 +1,18 @@
 """Indicator history in, stage out: four rules on trailing windows, each a count of sustained criteria.
 
-    drift         the early-warning score (`score`) is most of the way to the alarm
+    drift         the early-warning score (`score`) is half way to the alarm
     pre_terminal  the score is at the alarm: the threshold whose rate of false alarms the user chose
     terminal      the bulk of the distribution has moved (q0.05, mean gap, share near zero), or the reward has fallen
-                  below half of its best while a leading indicator is out; latches until `clear` or a new attempt
+                  below half of its best while the gaps alone are out; latches until `clear` or a new attempt
     healthy       none of these, on enough data, with a baseline
 
 Rules, terms and levels are configuration (`defaults`), chosen on the benchmark's development runs. Direction alone
 raises an alarm of its own (`notices`), never a stage.
 
 Before there is a verdict: `warming_up` (too few tokens, responses or updates, too many unusable tokens, no baseline
-yet) and `not_observable`. Neither forgets what the rules had counted, and neither hides a latched `terminal`.
-Pure: no clock, no I/O. Leaves out named causes and a score with a false-alarm rate.
+yet) and `not_observable` (learner and sampler are one array, or a named cause makes the gaps no basis). Neither forgets
+what the rules had counted, and neither hides a latched `terminal`.
+Pure: no clock, no I/O. Leaves out which causes those are (`causes`) and what to do about a stage (`policy`).
 """
 
 from __future__ import annotations
