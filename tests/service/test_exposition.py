@@ -61,7 +61,7 @@ def test_progress_and_stage_are_exposed(server: LiveServer, clock: FakeClock) ->
     samples = server.metrics()
     assert samples['triage_update_step{run="run-a"}'] == 3
     assert samples['triage_last_update_timestamp_seconds{run="run-a"}'] == clock.seconds
-    stages = {name: value for name, value in samples.items() if name.startswith("triage_stage")}
+    stages = {name: value for name, value in samples.items() if name.startswith("triage_stage{")}
     assert len(stages) == 6 and sum(stages.values()) == 1
     assert samples['triage_ingest_rejected_total{reason="empty_body"}'] == 1
     assert samples['triage_ingest_duration_seconds_bucket{le="+Inf"}'] == 1

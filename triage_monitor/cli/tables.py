@@ -66,6 +66,14 @@ def cause_table() -> str:
     return "\n".join(["| cause | kind | named when | what to do |", "|---|---|---|---|", *rows])
 
 
+def runbook() -> str:
+    from triage_monitor.service.alerts import ALERTS
+
+    return "\n".join(
+        f"### {item.name}\n\n{item.severity.capitalize()}. {item.means} {item.remedy}\n" for item in ALERTS
+    )
+
+
 def _leaves(prefix: str, value: Any) -> list[tuple[str, Any]]:
     if not is_dataclass(value):
         return [] if value == {} else [(prefix, value)]
@@ -86,6 +94,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "parameters": parameter_table,
     "settings": setting_table,
     "causes": cause_table,
+    "runbook": runbook,
 }
 
 

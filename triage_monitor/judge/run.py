@@ -107,6 +107,11 @@ class RunMonitor:
         """The learned baseline as plain data: frozen, windows offered and excluded, median, MAD and count by name."""
         return self._detector.baseline.to_dict()
 
+    @property
+    def normal(self) -> dict[str, float]:
+        """The baseline's medians by indicator; empty while there are none."""
+        return self._detector.baseline.medians()
+
     def start(self) -> ParameterChange | None:
         """The parameters this run begins with; None in observe mode, which leaves a trainer's own set alone.
 

@@ -80,6 +80,7 @@ def judge_update(live: LiveRun, update: OpenUpdate, now: float) -> Closing:
         },
     )
     _count(live, row, before)
+    _count_since(live, judgement, first_time=before is None)
     transition = None if judgement.transition is None else transition_row(live, judgement.transition, now)
     params = None if judgement.change is None else policy_params(live, judgement.change, update.step, now)
     action = None if judgement.change is None or params is None else policy_action(live, judgement.change, params)
@@ -147,6 +148,15 @@ def _count(live: LiveRun, row: UpdateRow, before: UpdateRow | None) -> None:
         live.counters["missing_shards"] += sign * known.missing_shards
         live.counters["empty_updates"] += sign * (known.report["update"]["counts"]["valid_tokens"] == 0)
     live.counters["revisions"] += row.revision > 0
+
+
+def _count_since(live: LiveRun, judgement: Judgement, *, first_time: bool) -> None:
+    """How many updates the stage, and the newest parameter version, have lasted: alerts count updates, not minutes."""
+    if judgement.judged:
+        live.counters["stage_updates"] = 1 if judgement.transition is not None else live.counters["stage_updates"] + 1
+    live.counters["params_updates"] = (
+        0 if judgement.change is not None else live.counters["params_updates"] + first_time
+    )
 
 
 def transition_row(live: LiveRun, found: Transition, now: float) -> TransitionRow:

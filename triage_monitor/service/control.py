@@ -120,6 +120,7 @@ class Desk:
                 live.applied = {"version": version, "step": step, "at": now}
             else:
                 live.counters["refused_params"] += 1
+                live.counters["refused_version"] = version
             try:
                 await self._sidecar.write(AckRow(run, version, step, now, refused), live.state_row())
             except BaseException:
@@ -168,6 +169,10 @@ class Desk:
     ) -> None:
         """Writes the batch, then lets it take effect; after a failed write the run is as the store says."""
         live.actions[f"{row.kind}/{row.outcome}"] += 1
+        if params is not None:
+            live.counters["params_updates"] = 0
+        if transition is not None:
+            live.counters["stage_updates"] = 0
         given: list[Record | None] = [row, live.run_row(), live.state_row(), params, transition]
         try:
             await self._sidecar.write(*(record for record in given if record is not None))

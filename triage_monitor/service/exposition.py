@@ -22,6 +22,7 @@ from triage_monitor.judge.stages import ALARM, Stage
 from triage_monitor.service.body import ByteBudget
 from triage_monitor.service.live import Snapshot
 from triage_monitor.service.sidecar import Sidecar
+from triage_monitor.storage.records import UpdateRow
 
 SCOPES = ("update", "window")
 _QUANTILE_HELP = "Quantile q of the learner-sampler gap in nats, all tokens or by the sign of the advantage"
@@ -94,7 +95,8 @@ class SidecarCollector(Collector):
         families.counter("triage_ingest_updates", "Updates closed", {}, tally.updates)
         families.counter("triage_ingest_shards", "Shards taken in", {}, tally.shards)
         families.counter("triage_ingest_bytes", "Bytes of accepted bodies", {}, tally.body_bytes)
-        for reason, count in sorted(tally.rejected.copy().items()):
+        # Present from the start: a counter that first shows as 1 has no increase that a rule could see.
+        for reason, count in sorted(({"other": 0} | tally.rejected).items()):
             families.counter("triage_ingest_rejected", "Refused shards by reason", {"reason": reason}, count)
         at = "triage_ingest_last_{}_timestamp_seconds"
         families.gauge(at.format("accepted"), "When a shard was last accepted", {}, tally.last_accepted_at)
@@ -144,18 +146,18 @@ def _of_run(families: _Families, run: Snapshot, open_updates: int) -> None:
     for stage in Stage:
         value = float(run.stage == stage.value)
         families.gauge("triage_stage", "1 for the stage the run is in", {**here, "stage": stage.value}, value)
-    said = {item["kind"] for item in (newest.report["notices"] if newest is not None else ())}
-    for kind in NOTICE_KINDS:
-        families.gauge("triage_notice", "1 while the notice holds", {**here, "kind": kind}, float(kind in said))
-    alarms = {item["kind"] for item in (newest.report["notices"] if newest else ()) if item.get("severity") == ALARM}
-    for kind in NOTICE_KINDS:
-        text = "1 while the notice is an alarm"
-        families.gauge("triage_notice_alarm", text, {**here, "kind": kind}, float(kind in alarms))
+    families.gauge(
+        "triage_stage_updates", "Updates judged in the present stage", here, run.counters.get("stage_updates", 0)
+    )
+    _notices(families, newest, here)
     score = window.get("score") or {}
     families.gauge("triage_warning_score", "Early-warning score; 1 is the alarm", here, score.get("value"))
     for part, share in score.get("shares", {}).items():
         text = "What the early-warning score is made of"
         families.gauge("triage_warning_score_share", text, {**here, "part": part}, share)
+    for name, median in run.normal.items():
+        text = "What the run learned as its normal: median of the indicator over its first healthy windows"
+        families.gauge("triage_baseline", text, {**here, "indicator": name}, median)
     found = {item["cause"] for item in run.findings}
     for cause in CAUSE_NAMES:
         text = "1 while the cause is named in the trailing window"
@@ -172,6 +174,19 @@ def _of_run(families: _Families, run: Snapshot, open_updates: int) -> None:
         families.counter("triage_actions", "Actions and policy changes by outcome", labels, count)
 
 
+def _notices(families: _Families, newest: UpdateRow | None, here: dict[str, str]) -> None:
+    said = {item["kind"]: item for item in (newest.report["notices"] if newest is not None else ())}
+    step = 0 if newest is None else newest.step
+    for kind in NOTICE_KINDS:
+        labels, item = {**here, "kind": kind}, said.get(kind)
+        families.gauge("triage_notice", "1 while the notice holds", labels, float(item is not None))
+        is_alarm = item is not None and item.get("severity") == ALARM
+        families.gauge("triage_notice_alarm", "1 while the notice is an alarm", labels, float(is_alarm))
+        text = "Updates, by step number, for which the notice has held; 0 while it does not"
+        lasted = 0 if item is None else max(0, step - item["since_step"]) + 1
+        families.gauge("triage_notice_updates", text, labels, lasted)
+
+
 def _progress(families: _Families, run: Snapshot, here: dict[str, str], open_updates: int) -> None:
     newest, applied = run.newest, run.applied
     step = None if newest is None else newest.step
@@ -186,6 +201,12 @@ def _progress(families: _Families, run: Snapshot, here: dict[str, str], open_upd
     families.gauge("triage_params_version", "Newest issued parameter version", here, run.params.version)
     text = "Parameter version that the trainer said is in force"
     families.gauge("triage_params_applied_version", text, here, applied["version"] if applied else None)
+    text = "Updates closed since the newest parameter version was issued; 0 once the trainer runs on it"
+    families.gauge("triage_params_unacknowledged_updates", text, here, run.unacknowledged_updates)
+    text = "1 while the trainer refuses the newest parameter version"
+    families.gauge("triage_params_refused", text, here, float(run.is_refused))
+    text = "Median seconds between the newest updates"
+    families.gauge("triage_update_interval_seconds", text, here, run.interval_seconds)
     text = "1 while somebody holds the parameters and the policy changes none"
     families.gauge("triage_params_held", text, here, float(run.held_by is not None))
 

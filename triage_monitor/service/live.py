@@ -7,9 +7,11 @@ changed by one owner at a time (its lock); readers take `snapshot`, which is imm
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import statistics
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from triage_monitor.errors import InputError, StoreCorrupt
@@ -36,6 +38,8 @@ from triage_monitor.summary.symptoms import Symptoms, merge_symptoms
 from triage_monitor.summary.symptoms_codec import decode_symptoms
 
 Place = tuple[int, int]  # attempt, step
+PACE_UPDATES = 26  # whose intervals make the run's pace
+PACE_MINIMUM = 5  # intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,22 @@ class Snapshot:
     actions: Mapping[str, int]
     client_drops: Mapping[str, int]
     findings: Sequence[Mapping[str, Any]] = ()
+    normal: Mapping[str, float] = field(default_factory=dict)
+    interval_seconds: float | None = None
+
+    @property
+    def unacknowledged_updates(self) -> int | None:
+        """Updates closed since the newest version was issued, 0 once a trainer runs on it; None before there is one."""
+        if self.params.version == 0:
+            return None
+        applied = -1 if self.applied is None else int(self.applied["version"])
+        return 0 if applied >= self.params.version else self.counters.get("params_updates", 0)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the trainer refused the newest version."""
+        waiting = self.unacknowledged_updates is not None and (self.applied or {}).get("version") != self.params.version
+        return waiting and self.counters.get("refused_version") == self.params.version
 
 
 class LiveRun:
@@ -112,6 +132,7 @@ class LiveRun:
         self.next_version = 1
         self.applied: dict[str, Any] | None = None
         self.last_seen = 0.0
+        self.closings: deque[float] = deque(maxlen=PACE_UPDATES)
         self.judged_attempt = 0
         self.transitions = 0
         self.action_count = 0
@@ -137,8 +158,9 @@ class LiveRun:
         closed = store.first_steps(name)
         self.attempt = max([*self.attempts, *closed], default=0)
         self.judged_attempt = max(closed, default=0)
-        newest = effective_updates(store, name, UpdateRow, newest=1)
+        newest = effective_updates(store, name, UpdateRow, newest=PACE_UPDATES)
         self.newest = newest[-1] if newest else None
+        self.closings = deque(sorted(row.closed_at for row in newest), maxlen=PACE_UPDATES)
         self.last_seen = max(self.created_at, self.newest.closed_at if self.newest else 0.0, self.last_seen)
         self.next_version = store.top(ParamsRow, name) + 1
         versions = store.rows(ParamsRow, name, newest=1) or store.rows(ParamsRow, name)[-1:]
@@ -181,6 +203,8 @@ class LiveRun:
             actions=dict(self.actions),
             client_drops=self.dropped_by_clients(),
             findings=tuple(self.causes.current()),
+            normal=self.monitor.normal,
+            interval_seconds=median_interval(self.closings),
         )
 
     def dropped_by_clients(self) -> Mapping[str, int]:
@@ -255,6 +279,12 @@ class LiveRun:
             # The judge's memory is lost but the trainer still runs on these parameters: only a person may move them.
             monitor.hold(self.params, "the judge's state was lost; these are the last parameters, which")
         return monitor
+
+
+def median_interval(times: Iterable[float]) -> float | None:
+    """Median seconds between updates; None before there are enough of them."""
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    return statistics.median(gaps) if len(gaps) >= PACE_MINIMUM else None
 
 
 def _symptoms(encoded: bytes) -> Symptoms | None:

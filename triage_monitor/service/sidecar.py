@@ -328,6 +328,8 @@ class Sidecar:
     def _apply(self, live: LiveRun, closing: Closing) -> None:
         row = closing.row
         live.last_seen = row.closed_at
+        if closing.first_time:
+            live.closings.append(row.closed_at)
         if live.newest is None or (row.attempt, row.step) >= (live.newest.attempt, live.newest.step):
             live.newest = row
         live.transitions += closing.transition is not None

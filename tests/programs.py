@@ -1,0 +1,25 @@
+"""Programs that are no Python packages: found, or the test is skipped; under CI they have to be there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+FROM = {"prometheus": "apt install prometheus", "promtool": "apt install prometheus"}
+FROM |= {
+    "prometheus-alertmanager": "apt install prometheus-alertmanager",
+    "amtool": "apt install prometheus-alertmanager",
+}
+
+
+def program(name: str) -> str:
+    """Its path."""
+    found = shutil.which(name)
+    if found is None:
+        reason = f"{name} is not installed ({FROM.get(name, 'see .ci/run')})"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
