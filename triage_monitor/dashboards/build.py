@@ -1,0 +1,74 @@
+"""Dashboards as the JSON files in `dashboards/`: the same bytes every time, no nulls, one file a dashboard."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from triage_monitor.errors import ConfigError
+
+NAMES = ("fleet", "run", "research")
+DEFAULT_DIR = Path("dashboards")
+
+
+def dashboards() -> dict[str, dict[str, Any]]:
+    """File name without its ending -> the dashboard as plain data. Raises ConfigError without the extra."""
+    try:
+        from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "dashboards are built with grafana-foundation-sdk: pip install 'triage-monitor[grafana]'"
+        ) from error
+
+    from triage_monitor.dashboards.fleet import fleet
+    from triage_monitor.dashboards.research import research
+    from triage_monitor.dashboards.run import run
+
+    made = {"fleet": fleet(), "run": run(), "research": research()}
+    encoded = {name: JSONEncoder(sort_keys=True).encode(builder.build()) for name, builder in made.items()}
+    return {name: _numbered(_without_nulls(json.loads(text))) for name, text in encoded.items()}
+
+
+def text_of(board: dict[str, Any]) -> str:
+    return json.dumps(board, indent=2, sort_keys=True) + "\n"
+
+
+def write(folder: Path) -> list[Path]:
+    """Writes every dashboard; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, made in dashboards().items():
+        path = folder / f"{name}.json"
+        path.write_text(text_of(made), encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def panels(board: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every panel but the rows, those inside collapsed rows too."""
+    flat = [inner for panel in board["panels"] for inner in (panel, *panel.get("panels", ()))]
+    return [panel for panel in flat if panel["type"] != "row"]
+
+
+def queries(board: dict[str, Any]) -> list[tuple[str, str]]:
+    """(where, PromQL) of every panel's targets and every annotation."""
+    found = [(panel["title"], target["expr"]) for panel in panels(board) for target in panel["targets"]]
+    annotations = board.get("annotations", {}).get("list", ())
+    return found + [(f"annotation {item['name']}", item["expr"]) for item in annotations if "expr" in item]
+
+
+def _without_nulls(value: Any) -> Any:
+    """Absent says the same to Grafana; its schema refuses null. A threshold's first value is null by definition."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None or key == "value"}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _numbered(board: dict[str, Any]) -> dict[str, Any]:
+    number = 0
+    for panel in board["panels"]:
+        for one in (panel, *panel.get("panels", ())):
+            number += 1
+            one["id"] = number
+    return board
