@@ -8,6 +8,7 @@ import pytest
 from judge_series import THRESHOLD
 
 from triage_monitor.errors import ConfigError, SpecMismatch, StoreCorrupt
+from triage_monitor.judge.context import NOTHING_KNOWN, Context
 from triage_monitor.judge.run import Judgement, JudgeSettings, RunMonitor
 from triage_monitor.judge.stages import Stage
 from triage_monitor.parameters import TriageParams
@@ -295,3 +296,63 @@ def test_criteria_and_remedies_come_from_configuration() -> None:
     assert "kl_k3" in settings.learned()
     assert settings.policy.under(TriageParams(), settings.policy.named("only")).tis.cap == 3.0
     assert settings.policy.harm.trial_updates == 30
+
+
+def flawed_every(spacing: int, count: int, scale: float = 1.0) -> list[tuple[Update, Context]]:
+    """Every `spacing`-th update is wild and known to be misaligned."""
+    blind = Context(blinded_by=("token_misalignment",))
+    wild = {k for k in range(count) if k % spacing == spacing - 1}
+    return [
+        ((k, 0, update(k, 30.0 if k in wild else scale)), blind if k in wild else NOTHING_KNOWN) for k in range(count)
+    ]
+
+
+def test_flaw_in_every_third_update_withholds_no_verdict_and_teaches_nothing() -> None:
+    monitor = RunMonitor(SETTINGS)
+    judgements = [monitor.accept(*item, context) for item, context in flawed_every(3, 39)]
+    assert [item.stage.value for item in judgements[-6:]] == ["healthy", "healthy", "not_observable"] * 2
+    clean, _ = run([item for item, context in flawed_every(3, 39) if context is NOTHING_KNOWN])
+    learned, expected = monitor.baseline["levels"], clean.baseline["levels"]
+    assert learned.keys() == expected.keys()
+    assert all(learned[name]["median"] == expected[name]["median"] for name in learned)
+
+
+def test_flawed_updates_stay_in_the_window_that_is_shown() -> None:
+    monitor = RunMonitor(SETTINGS)
+    judgements = [monitor.accept(*item, context) for item, context in flawed_every(3, 39)]
+    shown = judgements[-1].window
+    assert (shown["first_step"], shown["updates"]) == (34, 5)
+    assert shown["indicators"]["abs_delta_max"] == pytest.approx(30 * 2.0)  # of update 35 and 38
+
+
+def test_run_that_falls_apart_beside_flawed_updates_is_caught() -> None:
+    monitor = RunMonitor(SETTINGS)
+    for item, context in flawed_every(3, 30):
+        monitor.accept(*item, context)
+    stages = [monitor.accept(30 + k, 0, update(30 + k, 10.0)).stage for k in range(15)]
+    assert stages[-1] is Stage.TERMINAL
+
+
+def test_stopped_among_flawed_updates_it_continues_bit_for_bit() -> None:  # case C39
+    story = flawed_every(3, 36)
+    whole = RunMonitor(SETTINGS)
+    expected = [whole.accept(*item, context) for item, context in story]
+    stored: dict[tuple[int, int], StepSummary] = {}
+    monitor, judgements = RunMonitor(SETTINGS), []
+    for (step, attempt, summary), context in story:
+        stored[step, attempt] = summary
+        judgements.append(monitor.accept(step, attempt, summary, context))
+        state = json.loads(json.dumps(monitor.state(), allow_nan=False))
+        held = [(*key, stored[key]) for key in map(tuple, state["held"])]
+        assert len(held) <= 5 + 2
+        monitor = RunMonitor.restore(SETTINGS, DEFAULT_SPEC, state, held)
+    assert judgements == expected
+
+
+def test_updates_that_arrive_swapped_in_pairs_are_judged_as_early() -> None:
+    in_order = [item.stage for item in run(calm(20))[1]]
+    swapped = [calm(20)[k ^ 1] for k in range(20)]
+    monitor, judgements = run(swapped)
+    first = [item.stage for item in judgements].index(Stage.HEALTHY)
+    assert first <= in_order.index(Stage.HEALTHY) + 5
+    assert monitor.stage is Stage.HEALTHY

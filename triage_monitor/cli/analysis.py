@@ -125,7 +125,8 @@ def _judged(
     for attempt, step in sorted(updates):
         if newest is not None and attempt > newest:
             in_force = {known: owner for known, owner in in_force.items() if known < step}
-            steps = sorted(in_force)[-settings.window_updates :]
+            held = {known for known, owner in monitor.window_keys() if in_force.get(known) == owner}
+            steps = sorted({*sorted(in_force)[-settings.window_updates :], *held})
             recent = [(known, in_force[known], decode(updates[in_force[known], known].encoded)) for known in steps]
             monitor = RunMonitor.restore(settings, spec, monitor.state(), recent)
             causes.rewind(step)

@@ -61,7 +61,7 @@ class MinimumData:
     tokens: int = 10_000
     responses: int = 100
     updates: int = 10
-    max_unusable_ratio: float = 0.1
+    max_unusable_ratio: float = 0.25
 
 
 @dataclass(frozen=True, slots=True)

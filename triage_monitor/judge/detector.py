@@ -9,9 +9,9 @@
 Rules, terms and levels are configuration (`defaults`), chosen on the benchmark's development runs. Direction alone
 raises an alarm of its own (`notices`), never a stage.
 
-Before there is a verdict: `warming_up` (too few tokens, responses or updates, too many unusable tokens, no baseline
-yet) and `not_observable` (learner and sampler are one array, or a named cause makes the gaps no basis). Neither forgets
-what the rules had counted, and neither hides a latched `terminal`.
+Without a verdict: `warming_up` (too few tokens, responses or updates, no baseline yet) and `not_observable` (learner
+and sampler are one array, a named cause makes the newest gaps no basis, or too many tokens have none). Neither forgets
+what the rules had counted, neither hides a latched `terminal`; the next sound update is judged, on sound ones only.
 Pure: no clock, no I/O. Leaves out which causes those are (`causes`) and what to do about a stage (`policy`).
 """
 
@@ -36,8 +36,6 @@ class DetectorState:
     stage: Stage = Stage.WARMING_UP
     why: str = "no_data"
     attempt: int = 0
-    fresh_updates: int = 0  # observable ones in a row, of this attempt
-    blinded: bool = False  # the window still holds an update whose gaps are no basis for a verdict
     latched: bool = False
     latched_by: str = ""
     best_reward: float | None = None
@@ -54,8 +52,6 @@ class DetectorState:
             "stage": self.stage.value,
             "why": self.why,
             "attempt": self.attempt,
-            "fresh_updates": self.fresh_updates,
-            "blinded": self.blinded,
             "latched": self.latched,
             "latched_by": self.latched_by,
             "best_reward": self.best_reward,
@@ -74,8 +70,6 @@ class DetectorState:
             stage=Stage(data["stage"]),
             why=data["why"],
             attempt=data["attempt"],
-            fresh_updates=data["fresh_updates"],
-            blinded=data.get("blinded", False),
             latched=data["latched"],
             latched_by=data["latched_by"],
             best_reward=data["best_reward"],
@@ -134,26 +128,23 @@ def _begin_attempt(settings: DetectorSettings, state: DetectorState, seen: Obser
     if seen.attempt <= state.attempt:
         return state, ""
     kept = forget_from(settings.baseline, state.baseline, seen.step)
-    return replace(_forget_counts(state), attempt=seen.attempt, baseline=kept, fresh_updates=0), "new_attempt"
+    return replace(_forget_counts(state), attempt=seen.attempt, baseline=kept), "new_attempt"
 
 
 def _judge(
     settings: DetectorSettings, state: DetectorState, seen: Observation, learned: tuple[str, ...]
 ) -> DetectorState:
-    if not seen.observable:
-        return _withhold(replace(state, fresh_updates=0, score=None), Stage.NOT_OBSERVABLE, "gaps_exactly_zero")
-    if seen.blinded_by:
-        blind = replace(state, fresh_updates=0, score=None, blinded=True)
-        return _withhold(blind, Stage.NOT_OBSERVABLE, seen.blinded_by)
-    fresh = state.fresh_updates + 1
-    state = replace(state, fresh_updates=fresh, score=None, blinded=state.blinded and fresh < seen.updates)
-    lacking = _lacking(settings.minimum, state, seen)
+    state = replace(state, score=None)
+    no_basis = _no_basis(settings.minimum, seen)
+    if no_basis:
+        return _withhold(state, Stage.NOT_OBSERVABLE, no_basis)
+    lacking = _lacking(settings.minimum, seen)
     if lacking:
         return _withhold(state, Stage.WARMING_UP, lacking)
     state = _advance_rules(settings, state, seen)
     alarmed = settings.drift.holds(state.drift) or settings.pre_terminal.holds(state.pre_terminal) or state.latched
     values = {name: seen.values.get(name) for name in learned}
-    unmixed = state.fresh_updates >= seen.updates  # neither exact zeros nor an older attempt are left in the window
+    unmixed = seen.fresh_updates >= seen.updates  # no older attempt is left in the window
     baseline = learn(
         settings.baseline,
         state.baseline,
@@ -172,13 +163,18 @@ def _withhold(state: DetectorState, stage: Stage, why: str) -> DetectorState:
     return replace(state, stage=Stage.TERMINAL if state.latched else stage, why=why)
 
 
-def _lacking(minimum: MinimumData, state: DetectorState, seen: Observation) -> str:
+def _no_basis(minimum: MinimumData, seen: Observation) -> str:
+    """Why the newest gaps are no basis for a verdict, as a slug; empty when they are one."""
+    if not seen.observable:
+        return "gaps_exactly_zero"
+    if seen.blinded_by:
+        return seen.blinded_by
+    return "too_many_unusable_tokens" if seen.unusable_ratio > minimum.max_unusable_ratio else ""
+
+
+def _lacking(minimum: MinimumData, seen: Observation) -> str:
     """Why there is not enough to judge on, as a slug; empty when there is."""
-    if state.blinded:
-        return "window_holds_blinded_updates"
-    if seen.unusable_ratio > minimum.max_unusable_ratio:
-        return "too_many_unusable_tokens"
-    if min(seen.updates, state.fresh_updates) < minimum.updates:
+    if min(seen.updates, seen.fresh_updates) < minimum.updates:
         return "too_few_updates"
     if seen.responses < minimum.responses:
         return "too_few_responses"

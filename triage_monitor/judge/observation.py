@@ -1,9 +1,10 @@
 """One judged window, as plain numbers: what the detector and the policy are given for each update.
 
 `values` maps an indicator's name to its value over the trailing window, None where it is not defined; signed quantiles
-stand beside them as `q0.001_all`, `q0.05_neg`. Counts are those of the window. `observable` is about the newest update
-alone: False when its learner and sampler log-probs are the same array (estimands section 1). `blinded_by` names what
-else makes the newest update's gaps no basis for a verdict (misaligned columns, a temperature that differs);
+stand beside them as `q0.001_all`, `q0.05_neg`. Counts are those of the window, which leaves out updates that are no
+basis for a verdict; `fresh` is how many of its updates are of this attempt (None: all). `observable` is about the
+newest update alone: False when its learner and sampler log-probs are the same array (estimands section 1).
+`blinded_by` names what else makes the newest update's gaps no basis (misaligned columns, a temperature that differs);
 `precision` is the sampler's, as the trainer declared it.
 """
 
@@ -24,10 +25,15 @@ class Observation:
     responses: int
     tokens: int
     unusable_tokens: int = 0
+    fresh: int | None = None
     observable: bool = True
     blinded_by: str = ""
     precision: str | None = None
     values: Mapping[str, float | None] = field(default_factory=dict)
+
+    @property
+    def fresh_updates(self) -> int:
+        return self.updates if self.fresh is None else self.fresh
 
     @property
     def unusable_ratio(self) -> float:

@@ -127,17 +127,17 @@ class RunMonitor:
         """
         if summary.spec != self.spec:
             raise SpecMismatch("spec_mismatch", "the update was summarised under another spec than this run's")
-        self._window.put(step, attempt, summary)
-        merged = self._window.merged() or Window(step, step, 0, StepSummary.empty(self.spec))
-        update, window = update_report(summary), update_report(merged.summary)
+        update = update_report(summary)
+        observable = update["indicators"].get("not_observable") != 1.0
+        self._window.put(step, attempt, summary, sound=observable and not context.blinded_by)
+        merged = self._window.merged() or self._nothing(step)
+        window = update_report(merged.summary)
         is_newest = self._last is None or (attempt, step) > self._last
         judged = is_newest and update["counts"]["valid_tokens"] > 0
         transition, change = None, None
         if judged:
             self._last = (attempt, step)
-            transition, change = self._judge(
-                _observe(step, attempt, merged.updates, update, window, context), _values(update)
-            )
+            transition, change = self._judge(self._observe(step, attempt, window, context, observable), _values(update))
         update |= {"step": step, "attempt": attempt}
         window |= {"step": merged.last_step, "attempt": max([attempt, *self._window.starts])}
         window |= {"first_step": merged.first_step, "updates": merged.updates, "stage": self.stage.value}
@@ -150,7 +150,7 @@ class RunMonitor:
         self._window.start_attempt(attempt, from_step)
 
     def window_keys(self) -> list[tuple[int, int]]:
-        """(step, attempt) of the updates the window holds: the ones `restore` has to be given."""
+        """(step, attempt) of the updates held: the ones `restore` has to be given."""
         return [(step, attempt) for step, attempt, _ in self._window.live()]
 
     def clear(self, step: int) -> Transition | None:
@@ -175,6 +175,8 @@ class RunMonitor:
             "format": STATE_FORMAT,
             "attempts": [list(item) for item in self._window.starts.items()],
             "last": None if self._last is None else list(self._last),
+            "held": [list(key) for key in self.window_keys()],
+            "unsound": [list(key) for key in self._window.unsound],
             "detector": self._detector.to_dict(),
             "notices": self._notices.to_dict(),
             "said": [item.to_dict() for item in self._said],
@@ -189,19 +191,21 @@ class RunMonitor:
         state: Mapping[str, Any],
         recent: Iterable[tuple[int, int, StepSummary]],
     ) -> RunMonitor:
-        """Continues a stopped run with `recent` as its window: (step, attempt, summary) of the newest updates in force.
+        """Continues a stopped run with `recent` as its window: (step, attempt, summary) of updates in force.
 
-        With the updates of `window_keys` it goes on exactly as the stopped one would have. With the updates before a
-        new attempt's first step it is that run, rewound to there. Changed settings apply from the next update on; a
-        criterion whose level changed starts counting anew. Raises StoreCorrupt for a state of another format.
+        With the updates of `window_keys` (`held` in the state) it goes on exactly as the stopped one would have. With
+        the updates before a new attempt's first step it is that run, rewound to there. Changed settings apply from the
+        next update on; a criterion whose level changed starts counting anew. Raises StoreCorrupt for a state of another
+        format.
         """
         if state.get("format") != STATE_FORMAT:
             raise StoreCorrupt(f"judge state has format {state.get('format')!r}, this version reads {STATE_FORMAT}")
         monitor = cls(settings, spec)
         for attempt, from_step in state["attempts"]:
             monitor._window.start_attempt(attempt, from_step)
+        unsound = {(step, attempt) for step, attempt in state.get("unsound", ())}
         for step, attempt, summary in recent:
-            monitor._window.put(step, attempt, summary)
+            monitor._window.put(step, attempt, summary, sound=(step, attempt) not in unsound)
         last = state["last"]
         monitor._last = None if last is None else (last[0], last[1])
         monitor._detector = detector.DetectorState.from_dict(state["detector"])
@@ -209,6 +213,30 @@ class RunMonitor:
         monitor._said = tuple(Notice(**item) for item in state["said"])
         monitor._policy = policy.PolicyState.from_dict(state["policy"])
         return monitor
+
+    def _nothing(self, step: int) -> Window:
+        return Window(step, step, 0, StepSummary.empty(self.spec))
+
+    def _observe(
+        self, step: int, attempt: int, window: Mapping[str, Any], context: Context, observable: bool
+    ) -> Observation:
+        """What is judged: the window of sound updates, `window` itself while all are."""
+        sound = self._window.sound() or self._nothing(step)
+        report = window if self._window.all_sound() else update_report(sound.summary)
+        counts = report["counts"]
+        return Observation(
+            step=step,
+            attempt=attempt,
+            updates=sound.updates,
+            responses=counts["responses"],
+            tokens=counts["valid_tokens"],
+            unusable_tokens=counts["missing"] + counts["nan"] + counts["pos_inf"] + counts["neg_inf"],
+            fresh=self._window.sound_of(attempt),
+            observable=observable,
+            blinded_by=next(iter(context.blinded_by), ""),
+            precision=context.precision,
+            values=_values(report),
+        )
 
     def _judge(
         self, seen: Observation, newest: Mapping[str, float | None]
@@ -237,30 +265,6 @@ class RunMonitor:
             update=newest,
         )
         return transition, change
-
-
-def _observe(
-    step: int,
-    attempt: int,
-    updates: int,
-    update: Mapping[str, Any],
-    window: Mapping[str, Any],
-    context: Context,
-) -> Observation:
-    counts = window["counts"]
-    blind = update["indicators"].get("not_observable"), window["indicators"].get("not_observable")
-    return Observation(
-        step=step,
-        attempt=attempt,
-        updates=updates,
-        responses=counts["responses"],
-        tokens=counts["valid_tokens"],
-        unusable_tokens=counts["missing"] + counts["nan"] + counts["pos_inf"] + counts["neg_inf"],
-        observable=1.0 not in blind,
-        blinded_by=next(iter(context.blinded_by), ""),
-        precision=context.precision,
-        values=_values(window),
-    )
 
 
 def _values(report: Mapping[str, Any]) -> dict[str, float | None]:

@@ -116,9 +116,9 @@ def _groups_overlap(pieces: list[Piece]) -> bool:
 
 def _rewind(live: LiveRun, update: OpenUpdate) -> None:
     """A new attempt: the window becomes what was effective before its first step, older attempts included."""
-    live.monitor = RunMonitor.restore(
-        live.settings, live.spec, live.monitor.state(), live.recent(last_step=update.step - 1)
-    )
+    held = live.monitor.window_keys()
+    recent = live.recent(last_step=update.step - 1, held=held)
+    live.monitor = RunMonitor.restore(live.settings, live.spec, live.monitor.state(), recent)
     live.causes = live.restored_causes(last_step=update.step - 1)
     live.judged_attempt = update.attempt
 

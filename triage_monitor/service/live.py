@@ -211,11 +211,17 @@ class LiveRun:
         """What the trainer's ranks say they dropped, by reason, over all ranks."""
         return sum((Counter(drops) for drops in self.client_drops.values()), Counter[str]())
 
-    def recent(self, *, last_step: int | None = None) -> list[tuple[int, int, StepSummary]]:
-        """The window's updates up to a step, newest attempt first choice, as (step, attempt, summary). Blocking."""
+    def recent(
+        self, *, last_step: int | None = None, held: Sequence[tuple[int, int]] = ()
+    ) -> list[tuple[int, int, StepSummary]]:
+        """The window's updates up to a step, newest attempt first choice, as (step, attempt, summary), and before them
+        those of the (step, attempt) that a judge `held`. Blocking."""
         rows = effective_updates(
             self.store, self.name, SummaryRow, last_step=last_step, newest=self.settings.window_updates
         )
+        first = rows[0].step if rows else 0
+        older = [self.store.get(SummaryRow, self.name, attempt, step) for step, attempt in held if step < first]
+        rows = [*(row for row in older if row is not None), *rows]
         decoded = [(row.step, row.attempt, self._decoded(row.summary)) for row in rows]
         return [(step, attempt, summary) for step, attempt, summary in decoded if summary is not None]
 
@@ -268,7 +274,7 @@ class LiveRun:
         return summary if summary.spec.fingerprint == self.spec.fingerprint else None
 
     def _restored_monitor(self, judge: Mapping[str, Any] | None) -> RunMonitor:
-        recent = self.recent()
+        recent = self.recent(held=held_by(judge))
         if judge is not None:
             try:
                 return RunMonitor.restore(self.settings, self.spec, judge, recent)
@@ -285,6 +291,11 @@ def median_interval(times: Iterable[float]) -> float | None:
     """Median seconds between updates; None before there are enough of them."""
     gaps = [later - earlier for earlier, later in pairwise(times)]
     return statistics.median(gaps) if len(gaps) >= PACE_MINIMUM else None
+
+
+def held_by(judge: Mapping[str, Any] | None) -> list[tuple[int, int]]:
+    """(step, attempt) of the updates that a stored judge held."""
+    return [] if judge is None else [(step, attempt) for step, attempt in judge.get("held", ())]
 
 
 def _symptoms(encoded: bytes) -> Symptoms | None:
