@@ -103,6 +103,22 @@ def shifted(random: Random) -> World:
     return world
 
 
+def shifted_far(random: Random) -> World:
+    """By more tokens than a lag test tries."""
+    world = plain(random, sure=float(random.uniform(0.2, 0.5)))
+    way = int(random.choice([-5, -3, 3, 7]))
+    world.learner = [np.roll(values, way) for values in world.learner]
+    return world
+
+
+def reordered(random: Random) -> World:
+    """The learner's tokens are those of the responses in another order."""
+    world = plain(random, sure=float(random.uniform(0.2, 0.5)))
+    tokens = np.concatenate([world.learner[row] for row in random.permutation(world.responses)])
+    world.learner = np.split(tokens, np.cumsum([len(values) for values in world.learner])[:-1])
+    return world
+
+
 def placeholders(random: Random) -> World:
     world = plain(random)
     for row in world.some(random.uniform(0.1, 0.6)):

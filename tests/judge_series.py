@@ -44,9 +44,11 @@ def raised(score: float, threshold: float = THRESHOLD) -> dict[str, float | None
 
 
 def window(step: int, attempt: int = 0, **changes: float | None) -> Observation:
-    """A calm window ending at `step`, of 25 updates once there are as many, with the named values replaced (`q0_001_all` means q0.001_all)."""
+    """A calm window ending at `step`, with the named values replaced (`q0_001_all` means q0.001_all)."""
     renamed = {name.replace("q0_", "q0."): value for name, value in changes.items()}
-    return Observation(step, attempt, updates=min(step + 1, 25), responses=1600, tokens=204_800, values={**CALM, **renamed})
+    return Observation(
+        step, attempt, updates=min(step + 1, 25), responses=1600, tokens=204_800, values={**CALM, **renamed}
+    )
 
 
 def windows(values: Iterable[Mapping[str, float | None]], first: int = 0, attempt: int = 0) -> list[Observation]:

@@ -24,6 +24,8 @@ FAULTS = {
     "temperatures": "temperature_mismatch",
     "raw": "raw_versus_processed_logprobs",
     "shifted": "token_misalignment",
+    "shifted_far": "unrelated_columns",
+    "reordered": "unrelated_columns",
     "placeholders": "dummy_tokens",
     "sentinels": "dummy_tokens",
     "appended": "appended_tokens",
@@ -128,16 +130,16 @@ def test_setting_makes_a_small_temperature_difference_namable() -> None:
 def test_learner_alone_renormalising_is_raw_against_processed_only_if_settings_say_so() -> None:
     world = fault_kinds.plain(np.random.default_rng(4), noise=0.003)
     world.sampler = [values - 0.1 for values in world.learner]
-    assert causes(found_in(world.rows())) == {"undetermined"}
+    assert causes(found_in(world.rows())) == {"unrelated_columns"}
     world.settings = {"top_p": 0.9, "logprobs_mode": "raw_logprobs"}
     assert causes(found_in(world.rows())) == {"raw_versus_processed_logprobs"}
 
 
-def test_columns_that_have_nothing_to_do_with_one_another_are_undetermined() -> None:
+def test_columns_that_have_nothing_to_do_with_one_another_are_unrelated() -> None:
     random = np.random.default_rng(6)
     world = fault_kinds.plain(random)
     world.learner = [random.permutation(values) for values in world.learner]
-    assert causes(found_in(world.rows())) == {"undetermined"}
+    assert causes(found_in(world.rows())) == {"unrelated_columns"}
 
 
 def test_two_faults_at_once_are_both_named() -> None:

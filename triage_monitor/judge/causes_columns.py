@@ -1,4 +1,4 @@
-"""Causes that relate the two columns as a whole: offset, temperature, raw log-probs, shift, coarse numbers.
+"""Causes that relate the two columns as a whole: offset, temperature, raw log-probs, shift, strangers, coarse numbers.
 
 Slope. With noise in either column the true slope of learner on sampler lies between the least-squares slope of learner
 on sampler and 1 / (that of sampler on learner). A temperature is named only when both ends lie on one side of 1 and
@@ -20,6 +20,7 @@ from triage_monitor.summary.symptoms import LAGS, Symptoms
 FEWEST, MANY, LEAST_SHARE = 5, 30, 0.05
 MARGIN, TOLD_MARGIN, MIN_CORRELATION = 0.06, 0.02, 0.85
 AGREEMENT, SIDE_AGREEMENT = 0.75, 0.6
+UNRELATED_TOKENS, UNRELATED_NATS, UNRELATED_CORRELATION = 256, 0.5, 0.2
 MIN_OFFSET, TOLD_OFFSET, LEAST_MASS = 0.02, 0.004, 0.2
 
 
@@ -246,6 +247,24 @@ def misalignment(symptoms: Symptoms) -> Finding | None:
     text = f"learner log-probs fit the sampler's {abs(lag)} token{'s' * (abs(lag) > 1)} "
     text += f"{'later' if lag > 0 else 'earlier'} in {found} of {tested} responses"
     return Finding("token_misalignment", text, "high", evidence)
+
+
+def unrelated(symptoms: Symptoms) -> Finding | None:
+    """Far apart and uncorrelated at every lag tried. Collapsing runs of the testbed stayed above a correlation of 0.25
+    with a mean gap below 0.4, on two engines that had nearly nothing in common any more."""
+    size, correlation = _moments(symptoms, 0)
+    count = symptoms.count("shift_0_n")
+    related = max(_moments(symptoms, lag)[1] for lag in LAGS)
+    if count < UNRELATED_TOKENS or not UNRELATED_NATS <= size < math.inf or related > UNRELATED_CORRELATION:
+        return None
+    evidence: dict[str, int | float | str | list[str] | list[int]] = {
+        "correlation": _short(correlation),
+        "correlation_best_lag": _short(related),
+        "mean_abs": _short(size),
+        "tokens": count,
+    }
+    text = f"learner and sampler log-probs have correlation {correlation:.2g} and differ by {size:.2g} nats on average"
+    return Finding("unrelated_columns", text, "medium", evidence)
 
 
 def _moments(symptoms: Symptoms, lag: int) -> tuple[float, float]:

@@ -25,7 +25,7 @@ HEAD_STEPS, NEWEST = 30, 40  # traces kept: of the run's first steps, and of its
 
 NONFINITE = ("nan", "pos_inf", "neg_inf")
 TAIL_MAKERS = (
-    *("token_misalignment", "temperature_mismatch", "raw_versus_processed_logprobs"),
+    *("token_misalignment", "unrelated_columns", "temperature_mismatch", "raw_versus_processed_logprobs"),
     *("dummy_tokens", "retokenised_turn_borders", "appended_tokens"),
 )
 
@@ -182,15 +182,16 @@ def diagnosed(symptoms: Symptoms) -> list[Finding]:
     if any(item.cause == "not_observable" for item in found):
         return found
     engine, shift = responses.one_engine(symptoms), columns.misalignment(symptoms)
-    found += [item for item in (engine, shift) if item is not None]
+    strangers = columns.unrelated(symptoms) if shift is None and engine is None else None
+    found += [item for item in (engine, shift, strangers) if item is not None]
     if not _mostly_flawed(symptoms):
         for test in (columns.low_precision, columns.temperature, columns.offset):
             finding = test(symptoms)
             if finding is not None and not (test is columns.offset and _says(found, "temperature_mismatch")):
                 found.append(finding)
-    if shift is None:
+    if shift is None and strangers is None:
         found += places.places(symptoms)
-    if engine is None:
+    if engine is None and strangers is None:
         found += [item for item in (responses.broken(symptoms), _tails(symptoms, found)) if item is not None]
     notes = (responses.short_responses, responses.no_signal, responses.versions)
     found += [item for test in notes if (item := test(symptoms)) is not None]

@@ -57,6 +57,14 @@ CAUSES: tuple[Cause, ...] = (
         blinds=True,
     ),
     _fault(
+        "unrelated_columns",
+        "the columns are half a nat apart on average and not correlated, as they are or shifted by a token or two: they"
+        " do not belong to the same tokens",
+        "check that both log-probs are of the same responses in the same order (rows sorted again, packed or sliced"
+        " differently on the two sides), and the shift within each",
+        blinds=True,
+    ),
+    _fault(
         "dummy_tokens",
         "runs of tokens under mask 1 whose log-prob is a filler (0, minus infinity, -9999), with ordinary ones around",
         "give tool, observation and padding tokens mask 0; never use log-prob 0 as a mask",

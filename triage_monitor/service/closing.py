@@ -30,6 +30,7 @@ from triage_monitor.storage.records import (
     UpdateRow,
 )
 from triage_monitor.summary.codec import encode
+from triage_monitor.summary.objective import ratios
 from triage_monitor.summary.step import COUNT_INDEX, StepSummary, merge_all
 from triage_monitor.summary.symptoms import Symptoms, merge_symptoms
 
@@ -77,6 +78,7 @@ def judge_update(live: LiveRun, update: OpenUpdate, now: float) -> Closing:
             "notices": [notice.to_dict() for notice in judgement.notices],
             "findings": [finding.to_dict() for finding in found],
             "flawed": live.causes.flawed(update.step),
+            "objective": {} if symptoms is None else ratios(symptoms.objective),
         },
     )
     _count(live, row, before)

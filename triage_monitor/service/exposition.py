@@ -23,6 +23,7 @@ from triage_monitor.service.body import ByteBudget
 from triage_monitor.service.live import Snapshot
 from triage_monitor.service.sidecar import Sidecar
 from triage_monitor.storage.records import UpdateRow
+from triage_monitor.summary.objective import RATIOS
 
 SCOPES = ("update", "window")
 _QUANTILE_HELP = "Quantile q of the learner-sampler gap in nats, all tokens or by the sign of the advantage"
@@ -162,6 +163,9 @@ def _of_run(families: _Families, run: Snapshot, open_updates: int) -> None:
     for cause in CAUSE_NAMES:
         text = "1 while the cause is named in the trailing window"
         families.gauge("triage_finding", text, {**here, "cause": cause}, float(cause in found))
+    told = {} if newest is None else newest.report.get("objective", {})
+    for name, (_, _, text) in RATIOS.items():
+        families.gauge(f"triage_objective_{name}", f"{text}; told by the trainer", here, told.get(name))
     _progress(families, run, here, open_updates)
     for name, (metric, text) in _RUN_COUNTS.items():
         families.gauge(metric, text, here, run.counters.get(name, 0))

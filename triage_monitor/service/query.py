@@ -161,6 +161,7 @@ def _detail(sidecar: Sidecar, live: LiveRun) -> dict[str, Any]:
         "policy_note": now.policy_note,
         "last_update": None if newest is None else update_json(newest),
         "window": report.get("window"),
+        "objective": report.get("objective", {}),
         "open_updates": open_updates,
         "params": now.params.to_dict(),
         "params_version": now.params.version,

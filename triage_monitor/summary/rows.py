@@ -14,7 +14,8 @@ from zlib import crc32
 import pyarrow as pa
 
 from triage_monitor.errors import InputError
-from triage_monitor.summary.rows_arrow import rows_from_table, table_from_rows
+from triage_monitor.summary.objective import to_text
+from triage_monitor.summary.rows_arrow import OBJECTIVE_KEY, rows_from_table, table_from_rows
 from triage_monitor.summary.rows_check import Frame, check_frame
 from triage_monitor.summary.rows_columns import check_list_ends
 from triage_monitor.summary.rows_values import UpdateRows, checked_settings, rows_from_arrays
@@ -48,7 +49,8 @@ def encode_stream(rows: UpdateRows, *, gap_dtype: str = "float32", compression: 
     if compression not in (None, "zstd", "lz4"):
         raise InputError("compression", f"compression is '{compression}'; it must be None, 'zstd' or 'lz4'")
     table = table_from_rows(rows, gap_type=gap_dtype)
-    metadata = {**rows.settings, "writer": WRITER, "rows": str(rows.responses), "checksum": UNSIGNED}
+    told = {OBJECTIVE_KEY: to_text(rows.objective)} if rows.objective else {}
+    metadata = {**rows.settings, **told, "writer": WRITER, "rows": str(rows.responses), "checksum": UNSIGNED}
     sink = pa.BufferOutputStream()
     schema = table.schema.with_metadata(metadata)
     with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:

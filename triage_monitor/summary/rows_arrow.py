@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from triage_monitor.errors import InputError
+from triage_monitor.summary.objective import from_text
 from triage_monitor.summary.rows_columns import (
     TokenColumn,
     flag_column,
@@ -48,6 +49,7 @@ COLUMNS = (
     "grad_norm",
     *("step", "attempt"),
 )
+OBJECTIVE_KEY = "objective"
 
 
 def rows_from_table(table: pa.Table | pa.RecordBatch) -> UpdateRows:
@@ -129,6 +131,7 @@ def _read(table: pa.Table, ignored: tuple[str, ...], padding_rows: int) -> Updat
         turn_starts=_turns(table, lead),
         padding_rows=padding_rows,
         settings=_settings(table.schema),
+        objective=_objective(table.schema),
         ignored_columns=ignored,
         gap=floats.get("gap"),
         learner_logprobs=floats.get("learner_logprobs"),
@@ -221,6 +224,11 @@ def _settings(schema: pa.Schema) -> dict[str, str]:
         if name in SETTING_NAMES:
             found[name] = value.decode("utf-8", "replace")
     return checked_settings(found)
+
+
+def _objective(schema: pa.Schema) -> dict[str, float]:
+    told = (schema.metadata or {}).get(OBJECTIVE_KEY.encode())
+    return {} if told is None else from_text(told.decode("utf-8", "replace"))
 
 
 def table_from_rows(rows: UpdateRows, *, gap_type: str | None = None) -> pa.Table:

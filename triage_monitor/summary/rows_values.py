@@ -33,7 +33,8 @@ class UpdateRows:
     """T tokens in R responses: `gap`, or both log-probs, float32/64 [T]; `offsets` int64 [R+1]; `advantages` and
     `policy_versions` [R], or [T] when the flag beside them says so; `mask` and `missing` bool [T], None when every
     position is a token and none is missing; `groups` int64 [R]; `rewards` and `grad_norms` float64 [R], NaN where
-    unknown; `turn_starts` bool [T], where a turn of the policy begins.
+    unknown; `turn_starts` bool [T], where a turn of the policy begins; `objective`: the sums that the trainer's
+    objective told of the update (`summary.objective`).
 
     Arrays may be read-only views of the bytes they came from.
     """
@@ -56,6 +57,7 @@ class UpdateRows:
     advantages_per_token: bool = False
     versions_per_token: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
+    objective: Mapping[str, float] = field(default_factory=dict)
     ignored_columns: tuple[str, ...] = ()
 
     @property
@@ -139,6 +141,7 @@ def rows_from_arrays(
     turn_starts: Sequence[Sequence[int]] | None = None,
     padding_rows: int = 0,
     settings: Mapping[str, object] | None = None,
+    objective: Mapping[str, float] | None = None,
 ) -> UpdateRows:
     """The arrays of `summarize`: flat [T] with `offsets` [R+1], or (no offsets) lists of R per-response arrays.
 
@@ -177,6 +180,7 @@ def rows_from_arrays(
         advantages_per_token=advantages_per_token,
         versions_per_token=versions_per_token,
         settings=checked_settings(settings or {}),
+        objective=objective or {},
     )
 
 

@@ -11,11 +11,13 @@ It stands beside the summary and never enters an indicator: a shard without symp
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
+
+from triage_monitor.summary.objective import merged_units
 
 SCALE = 4096  # fixed-point units a nat
 LAGS = (-2, -1, 0, 1, 2)
@@ -61,7 +63,8 @@ Counts = NDArray[np.int64]
 @dataclass(frozen=True, eq=False, slots=True)
 class Symptoms:
     """`counts` [COUNT_NAMES], `gaps` [GAP_ROWS, GAP_BINS], `seen` uint64 [BITMAPS, WORDS]; engines: name -> responses
-    by mean abs(gap) [ENGINE_BINS]; examples: class -> its first responses' names; settings: name -> values told."""
+    by mean abs(gap) [ENGINE_BINS]; examples: class -> its first responses' names; settings: name -> values told;
+    objective: the sums that the trainer's objective told, in units of `summary.objective`."""
 
     counts: Counts
     gaps: Counts
@@ -69,11 +72,12 @@ class Symptoms:
     engines: Mapping[str, Counts]
     examples: Mapping[str, tuple[str, ...]]
     settings: Mapping[str, tuple[str, ...]]
+    objective: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for array in (self.counts, self.gaps, self.seen, *self.engines.values()):
             array.setflags(write=False)
-        for name in ("engines", "examples", "settings"):
+        for name in ("engines", "examples", "settings", "objective"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     @classmethod
@@ -105,7 +109,8 @@ class Symptoms:
         engines = self.engines.keys() == other.engines.keys() and all(
             np.array_equal(self.engines[name], other.engines[name]) for name in self.engines
         )
-        return arrays and engines and self.examples == other.examples and self.settings == other.settings
+        lists = all(getattr(self, name) == getattr(other, name) for name in ("examples", "settings", "objective"))
+        return arrays and engines and lists
 
     def __hash__(self) -> int:
         return hash((self.counts.tobytes(), self.gaps.tobytes()))
@@ -118,7 +123,9 @@ def merge_symptoms(several: Iterable[Symptoms]) -> Symptoms:
     engines: dict[str, Counts] = {}
     examples: dict[str, set[str]] = {}
     settings: dict[str, set[str]] = {}
+    objective: list[Mapping[str, int]] = []
     for one in several:
+        objective.append(one.objective)
         counts += one.counts
         gaps += one.gaps
         seen |= one.seen
@@ -134,6 +141,7 @@ def merge_symptoms(several: Iterable[Symptoms]) -> Symptoms:
         {name: engines[name] for name in sorted(engines)[:MAX_ENGINES]},
         {name: smallest(values, MAX_EXAMPLES) for name, values in sorted(examples.items())},
         {name: smallest(values, MAX_VALUES) for name, values in sorted(settings.items())},
+        merged_units(objective),
     )
 
 

@@ -39,6 +39,7 @@ def encode_symptoms(symptoms: Symptoms) -> bytes:
         "engines": {name: _sparse(bins) for name, bins in symptoms.engines.items()},
         "examples": {name: list(values) for name, values in symptoms.examples.items()},
         "settings": {name: list(values) for name, values in symptoms.settings.items()},
+        "objective": dict(symptoms.objective),
     }
     body = zlib.compress(json.dumps(document, separators=(",", ":")).encode(), 6)
     return _HEAD.pack(MAGIC, VERSION, zlib.crc32(body)) + body
@@ -78,6 +79,7 @@ def _assembled(document: dict[str, Any]) -> Symptoms:
         {name: _dense(bins, ENGINE_BINS) for name, bins in document["engines"].items()},
         {name: tuple(values) for name, values in document["examples"].items()},
         {name: tuple(values) for name, values in document["settings"].items()},
+        {name: int(units) for name, units in document.get("objective", {}).items()},
     )
 
 

@@ -14,6 +14,7 @@ from collections import Counter
 
 import numpy as np
 
+from triage_monitor.summary.objective import to_units
 from triage_monitor.summary.rows_values import UpdateRows
 from triage_monitor.summary.sketch import CELLS, bin_of
 from triage_monitor.summary.symptoms import (
@@ -67,6 +68,7 @@ def symptoms_of(rows: UpdateRows) -> Symptoms:
         _engines(view),
         _examples(view, classes),
         {name: (value,) for name, value in rows.settings.items()},
+        to_units(rows.objective),
     )
     return merge_symptoms((base,))  # brings bounded lists into their bounds
 

@@ -22,7 +22,7 @@ LATER = {"tis-later": "nvfp4+tis", "none-later": "nvfp4"}
 MAIN = "fast"
 
 _ALL = ("none", "tis", "paper", *STEERED)
-_WATCHED = ("none", *STEERED)
+_WATCHED = ("none", "adaptive")
 
 
 @dataclass(frozen=True, slots=True)

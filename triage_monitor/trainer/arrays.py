@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from triage_monitor.errors import InputError
+from triage_monitor.summary.objective import SUMS, added
 
 _DTYPE, _NDIM = attrgetter("dtype"), attrgetter("ndim")
 _OBJECT_BYTES = 32  # what a small Python number costs, pointer included
@@ -67,7 +68,21 @@ class HeldScalar:
         return self.value
 
 
-Held = HeldArray | HeldSequence | HeldScalar
+@dataclass(frozen=True, slots=True)
+class HeldSums:
+    """The objective's sums of one or several calls, added when they are sent."""
+
+    calls: tuple[Mapping[str, HeldArray | HeldSequence | HeldScalar], ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(item.nbytes for call in self.calls for item in call.values())
+
+    def restore(self) -> dict[str, float]:
+        return added([{name: item.restore() for name, item in call.items()} for call in self.calls])
+
+
+Held = HeldArray | HeldSequence | HeldScalar | HeldSums
 
 
 def hold(value: Any) -> Held:
@@ -78,6 +93,14 @@ def hold(value: Any) -> Held:
         return HeldScalar(value)
     array = _as_array(value)
     return HeldArray(array.tobytes(), array.dtype, array.shape)
+
+
+def hold_objective(stats: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> HeldSums:
+    """The sums in a `TriageLoss` call's stats, or in those of several. Raises TypeError for anything else."""
+    calls = [stats] if isinstance(stats, Mapping) else list(stats) if isinstance(stats, list | tuple) else []
+    if not calls or not all(isinstance(call, Mapping) for call in calls):
+        raise TypeError("objective must be the stats of a TriageLoss call, or a list of them")
+    return HeldSums(tuple([{name: hold(call[name]) for name in SUMS if name in call} for call in calls]))
 
 
 def _hold_sequence(value: Sequence[Any]) -> Held:

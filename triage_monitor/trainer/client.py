@@ -21,7 +21,7 @@ import atexit
 import os
 import re
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import parent_process, util
 from time import monotonic
 from types import TracebackType
@@ -30,7 +30,7 @@ from typing import Any, Literal, NoReturn
 from triage_monitor.errors import ConfigError, InputError
 from triage_monitor.parameters import TriageParams
 from triage_monitor.summary.spec import DEFAULT_SPEC, SummarySpec
-from triage_monitor.trainer.arrays import hold
+from triage_monitor.trainer.arrays import Held, hold, hold_objective
 from triage_monitor.trainer.courier import Courier
 from triage_monitor.trainer.lease import Limits, ParameterDesk
 from triage_monitor.trainer.outbox import Outbox
@@ -118,21 +118,30 @@ class Monitor:
         if shard == 0:
             self._begin(self._courier.ensure_polling)
 
-    def submit(self, *, step: int, **arrays: Any) -> bool:
+    def submit(
+        self,
+        *,
+        step: int,
+        objective: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        **arrays: Any,
+    ) -> bool:
         """Queues one update of this shard; True when it was taken. Never raises, never waits for the network.
 
         Takes the arrays of `summarize`: `gap` or both of `learner_logprobs` and `sampler_logprobs`, `advantages`,
         and `offsets`, `mask`, `missing`, `rewards`, `grad_norm` (one number), `groups`, `policy_versions`,
         `response_ids`, `engines`, `padding_rows` where there are any. Each is flat [T] (or [R]), a list of per-response
-        arrays, or padded [B, T] with a [B, T] mask; numpy arrays, CPU tensors or Python numbers. Nonsense is counted
-        as `invalid`, here or when it is encoded; `stats["last_error"]` says what was wrong.
+        arrays, or padded [B, T] with a [B, T] mask; numpy arrays, CPU tensors or Python numbers. `objective`: the stats
+        of the update's `TriageLoss` call, or of all its calls, for what gate and repair did ("raw" mode only). Nonsense
+        is counted as `invalid`, here or when it is encoded; `stats["last_error"]` says what was wrong.
         """
         try:
             number = not_negative("step", step)
             unknown = sorted(set(arrays) - set(_ARRAYS))
             if unknown:
                 raise InputError("unknown_argument", f"submit takes no {', '.join(unknown)}")
-            held = {name: hold(value) for name, value in arrays.items() if value is not None}
+            held: dict[str, Held] = {name: hold(value) for name, value in arrays.items() if value is not None}
+            if objective is not None:
+                held["objective"] = hold_objective(objective)
             self._begin(self._courier.ensure_sending)
             return self._outbox.put(number, held)
         except Exception as error:  # noqa: BLE001  the promise to the trainer

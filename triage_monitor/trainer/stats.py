@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from triage_monitor.summary import objective
 from triage_monitor.trainer.batch import Batch
 from triage_monitor.trainer.corrections import OVERFLOW_GAP
 from triage_monitor.trainer.gate import Gating
@@ -22,13 +23,7 @@ from triage_monitor.trainer.repair import Repair
 from triage_monitor.trainer.segments import SegmentStatistics
 
 # ratio -> (numerator, denominator), both in the same stats
-RATIOS: dict[str, tuple[str, str]] = {
-    "gate_mass_removed": ("gate_mass_moved", "mass_total"),
-    "gated_token_fraction": ("gated_tokens", "tokens"),
-    "wbar_mean": ("wbar_sum", "responses"),
-    "repair_fire_fraction": ("repair_fired_segments", "repair_segments"),
-    "correction_weight_mean": ("correction_weight_sum", "tokens"),
-}
+RATIOS = {name: (top, bottom) for name, (top, bottom, _) in objective.RATIOS.items()}
 # in force during the call; not added
 SETTINGS = ("params_version", "repair_lambda")
 
