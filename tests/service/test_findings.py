@@ -10,6 +10,7 @@ import fault_kinds
 import numpy as np
 from service.live_server import LiveServer, serving
 
+from triage_monitor import Monitor
 from triage_monitor.cli.analysis import analyse
 from triage_monitor.storage.memory import MemoryStore
 from triage_monitor.storage.recordings import RecordedUpdate
@@ -111,3 +112,20 @@ def test_events_carry_the_causes_of_their_update() -> None:
         text = live.call(heard())
     data = json.loads(text.split("data: ", 1)[1].strip())
     assert (data["step"], data["findings"]) == (5, ["dummy_tokens"])
+
+
+def test_trainer_that_reduces_at_the_edge_has_its_causes_named_too() -> None:
+    random = np.random.default_rng(5)
+    world = fault_kinds.shifted(random)
+    offsets = np.cumsum([0, *(len(values) for values in world.learner)])
+    with serving() as live, Monitor(live.address, run="edge", launch_id="a", mode="summary") as monitor:
+        monitor.submit(
+            step=0,
+            learner_logprobs=np.concatenate(world.learner),
+            sampler_logprobs=np.concatenate(world.sampler),
+            advantages=np.array(world.advantage),
+            offsets=offsets,
+        )
+        assert monitor.close(30)
+        found = live.run("edge")["findings"]
+    assert [item["cause"] for item in found] == ["token_misalignment"]

@@ -17,7 +17,8 @@ from triage_monitor.errors import InputError
 from triage_monitor.service.live import Piece
 from triage_monitor.service.sidecar import Arrival
 from triage_monitor.storage.records import ShardRow
-from triage_monitor.summary.codec import decode, encode
+from triage_monitor.summary.codec import encode
+from triage_monitor.summary.report import decode_report
 from triage_monitor.summary.rows import STREAM_MIME, SUMMARY_MIME, UpdateRows, checked_settings, decode_stream
 from triage_monitor.summary.rows_columns import flag_column, whole_column
 from triage_monitor.summary.rows_values import SETTING_NAMES
@@ -65,7 +66,8 @@ def read_shard(address: Address, media: str, body: memoryview, *, spec: SummaryS
     settings: dict[str, str] = {}
     symptoms: Symptoms | None = None
     if media == SUMMARY_MIME:
-        summary = decode(bytes(body))
+        summary, symptoms = decode_report(bytes(body))
+        settings = {} if symptoms is None else {name: told[0] for name, told in symptoms.settings.items() if told}
         if summary.spec.fingerprint != spec.fingerprint:
             detail = f"the summary was made under {summary.spec.to_json()}, this monitor judges under {spec.to_json()}"
             raise InputError("spec_mismatch", detail)

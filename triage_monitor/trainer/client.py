@@ -131,8 +131,8 @@ class Monitor:
         and `offsets`, `mask`, `missing`, `rewards`, `grad_norm` (one number), `groups`, `policy_versions`,
         `response_ids`, `engines`, `padding_rows` where there are any. Each is flat [T] (or [R]), a list of per-response
         arrays, or padded [B, T] with a [B, T] mask; numpy arrays, CPU tensors or Python numbers. `objective`: the stats
-        of the update's `TriageLoss` call, or of all its calls, for what gate and repair did ("raw" mode only). Nonsense
-        is counted as `invalid`, here or when it is encoded; `stats["last_error"]` says what was wrong.
+        of the update's `TriageLoss` call, or of all its calls, for what gate and repair did. Nonsense is counted as
+        `invalid`, here or when it is encoded; `stats["last_error"]` says what was wrong.
         """
         try:
             number = not_negative("step", step)

@@ -55,9 +55,10 @@ class Route:
         rows = rows_from_arrays(**arrays, settings=self.settings)
         if self.mode == "raw":
             return encode_stream(rows, compression=self.compression)
-        from triage_monitor.summary.codec import encode
+        from triage_monitor.summary.report import encode_report
+        from triage_monitor.summary.symptoms_rows import symptoms_of
 
-        return encode(rows.summarize(self.spec))
+        return encode_report(rows.summarize(self.spec), symptoms_of(rows))
 
     def rehearse(self) -> None:
         """Encodes one token, so that what loads on first use (numpy.ma, a compiled kernel) loads in this thread.
