@@ -28,3 +28,13 @@ def test_nothing_to_calibrate_on_prints_no_threshold(cli, tmp_path: Path) -> Non
     path.write_text(json.dumps({"step": 0, "advantage": 1.0, "gap": [], "mask": []}) + "\n", encoding="utf-8")
     done = cli("analyze", path, "--calibrate")
     assert tomllib.loads(done.out)["summary"] == {}
+
+
+def test_updates_that_are_no_basis_are_left_out_and_said(cli, tmp_path: Path) -> None:
+    gap = [k / 100 for k in range(-100, 101) if k]
+    path = tmp_path / "run.jsonl"
+    rows = [{"step": step, "advantage": 1.0, "gap": [0.0] * 200 if step % 2 else gap} for step in range(6)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    done = cli("analyze", path, "--calibrate")
+    assert tomllib.loads(done.out)["summary"]["tau_ana"] == pytest.approx(0.95, rel=0.006)
+    assert "left out 3 of the first 25 updates" in done.err

@@ -130,7 +130,7 @@ def test_setting_makes_a_small_temperature_difference_namable() -> None:
 def test_learner_alone_renormalising_is_raw_against_processed_only_if_settings_say_so() -> None:
     world = fault_kinds.plain(np.random.default_rng(4), noise=0.003)
     world.sampler = [values - 0.1 for values in world.learner]
-    assert causes(found_in(world.rows())) == {"unrelated_columns"}
+    assert causes(found_in(world.rows())) == {"undetermined"}
     world.settings = {"top_p": 0.9, "logprobs_mode": "raw_logprobs"}
     assert causes(found_in(world.rows())) == {"raw_versus_processed_logprobs"}
 

@@ -16,7 +16,7 @@ import numpy as np
 from triage_monitor.judge.calibration import calibrate
 from triage_monitor.judge.causes import Finding, folded
 from triage_monitor.judge.causes_run import CauseTracker
-from triage_monitor.judge.context import context_of
+from triage_monitor.judge.context import Context, context_of
 from triage_monitor.judge.run import Judgement, JudgeSettings, RunMonitor
 from triage_monitor.storage.recordings import RecordedUpdate
 from triage_monitor.summary.codec import decode, encode
@@ -32,11 +32,13 @@ Key = tuple[int, int]  # attempt, step
 @dataclass(frozen=True, slots=True)
 class Analysis:
     """`document` is the contract's object of `analyze --json`; `notes` are sentences for the person who ran it;
-    `calibration` is what the first window says the spec's thresholds should be."""
+    `calibration` is what the first window of sound updates says the spec's thresholds should be, `left_out` how many
+    of the first were not sound."""
 
     document: dict[str, Any]
     notes: tuple[str, ...]
     calibration: dict[str, float] = field(default_factory=dict)
+    left_out: int = 0
 
 
 @dataclass(slots=True)
@@ -100,21 +102,24 @@ def analyse(
     updates, windows = [], []
     found: list[tuple[int, list[Finding]]] = []
     tracker = CauseTracker(window)
-    for judgement in _judged(collector.updates, judge_settings(window), spec, tracker):
+    sound: list[Key] = []
+    for judgement, context in _judged(collector.updates, judge_settings(window), spec, tracker):
+        if not context.blinded_by and judgement.update["indicators"].get("not_observable") != 1.0:
+            sound.append((judgement.attempt, judgement.step))
         place = {"step": judgement.step, "attempt": judgement.attempt}
         updates.append(place | judgement.update)
         windows.append(place | judgement.window)
         symptoms = decode_symptoms(collector.updates[judgement.attempt, judgement.step].symptoms)
         found.append((judgement.step, tracker.accept(judgement.step, judgement.update, judgement.window, symptoms)))
     document = {"run": collector.run, "updates": updates, "windows": windows, "findings": folded(found)}
-    first = sorted(collector.updates)[:window]
-    start = merge_all((decode(collector.updates[key].encoded) for key in first), spec)
-    return Analysis(document, collector.notes(), calibrate(start).to_dict())
+    start = merge_all((decode(collector.updates[key].encoded) for key in sorted(sound)[:window]), spec)
+    left_out = sum(key not in set(sound) for key in sorted(collector.updates)[:window])
+    return Analysis(document, collector.notes(), calibrate(start).to_dict(), left_out)
 
 
 def _judged(
     updates: dict[Key, _Update], settings: JudgeSettings, spec: SummarySpec, causes: CauseTracker
-) -> Iterator[Judgement]:
+) -> Iterator[tuple[Judgement, Context]]:
     """A new attempt goes on from the window that was in force before its first step, as it does live.
 
     `causes` is to be told of each judgement before the next one is asked for.
@@ -134,7 +139,7 @@ def _judged(
         in_force[step] = attempt
         update = updates[attempt, step]
         context = context_of(causes, step, decode_symptoms(update.symptoms))
-        yield monitor.accept(step, attempt, decode(update.encoded), context)
+        yield monitor.accept(step, attempt, decode(update.encoded), context), context
 
 
 def judge_settings(window: int) -> JudgeSettings:

@@ -57,6 +57,11 @@ def analyze(
 
         write_series(result.document, series)
     if calibrated:
+        if result.left_out:
+            said = (
+                f"left out {result.left_out} of the first {window} updates: their columns are no basis (see findings)"
+            )
+            print(f"triage-monitor: warning: {said}", file=sys.stderr)
         _write_calibration(result.calibration, tau_ana)
     elif as_json:
         _write(result.document)
