@@ -93,7 +93,7 @@ def test_example_configuration_is_the_defaults_and_shows_every_section() -> None
     for section in fields(Settings):
         assert f"[{section.name}" in text, section.name
         part = getattr(Settings(), section.name)
-        if section.name in ("server", "store", "ingest", "runs"):
+        if section.name in ("server", "store", "ingest", "runs", "auth", "tls"):
             assert is_dataclass(part)
             for item in fields(part):
                 assert re.search(rf"^#? ?{item.name} = ", text, re.M), f"{section.name}.{item.name}"

@@ -20,6 +20,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from triage_monitor.config_access import AuthSettings, TlsSettings, WebhookSettings
 from triage_monitor.errors import ConfigError
 from triage_monitor.judge.run import JudgeSettings
 from triage_monitor.judge.settings_table import read_table
@@ -31,7 +32,7 @@ STORE_KINDS = ("sqlite", "memory")
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Where it listens. There is no authentication: another host than loopback needs `allow_remote`."""
+    """Where it listens. Another host than loopback needs `auth.tokens_file`, or `allow_remote` to go without."""
 
     host: str = "127.0.0.1"
     port: int = 8750
@@ -41,20 +42,19 @@ class ServerSettings:
     def __post_init__(self) -> None:
         _within("port", self.port, 0, 65_535)
         _within("drain_seconds", self.drain_seconds, 0, 3600)
-        if not self.allow_remote and not is_loopback(self.host):
-            raise ConfigError(
-                f"host '{self.host}' is reachable from other machines and there is no authentication;"
-                " set allow_remote = true to listen there all the same"
-            )
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """`retain_raw` also keeps every update's tokens as Parquet under `data_dir`/recordings, for `analyze`."""
+    """`retain_raw` also keeps every update's tokens as Parquet under `data_dir`/recordings, for `analyze`.
+
+    `audit_witness` is the second file of the audit trail, best on another disk; in `data_dir` if empty.
+    """
 
     kind: str = "sqlite"
     data_dir: str = "triage-data"
     retain_raw: bool = False
+    audit_witness: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in STORE_KINDS:
@@ -127,9 +127,20 @@ class Settings:
     ingest: IngestSettings = field(default_factory=IngestSettings)
     runs: RunSettings = field(default_factory=RunSettings)
     hooks: HookSettings = field(default_factory=HookSettings)
+    auth: AuthSettings = field(default_factory=AuthSettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
+    webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     summary: SummarySpec = DEFAULT_SPEC
     judge: JudgeSettings = field(default_factory=JudgeSettings)
     judge_by_run: Mapping[str, JudgeSettings] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not (self.server.allow_remote or self.auth.tokens_file or is_loopback(self.server.host)):
+            raise ConfigError(
+                f"server: host '{self.server.host}' is reachable from other machines and there is no authentication;"
+                " name an auth.tokens_file (`triage-monitor token add` makes one), or set allow_remote = true to listen"
+                " there all the same"
+            )
 
     def judge_for(self, run: str) -> JudgeSettings:
         """The first pattern of `judge_by_run` that the run's name matches, else `judge`."""
@@ -162,6 +173,9 @@ class Settings:
             ingest=read_table(IngestSettings, data.get("ingest", {}), "ingest"),
             runs=read_table(RunSettings, data.get("runs", {}), "runs"),
             hooks=read_table(HookSettings, data.get("hooks", {}), "hooks"),
+            auth=read_table(AuthSettings, data.get("auth", {}), "auth"),
+            tls=read_table(TlsSettings, data.get("tls", {}), "tls"),
+            webhooks=read_table(WebhookSettings, data.get("webhooks", {}), "webhooks"),
             summary=read_table(SummarySpec, data.get("summary", {}), "summary"),
             judge=JudgeSettings.from_dict(data.get("judge", {})),
             judge_by_run={

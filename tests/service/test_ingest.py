@@ -185,7 +185,7 @@ def answer_to(server: LiveServer, sent: bytes) -> str:
 
 def test_body_over_the_limit_is_refused_before_it_is_sent(server: LiveServer) -> None:
     head = (
-        "PUT /v1/runs/big/updates/1/shards/0 HTTP/1.1\r\nHost: x\r\nContent-Length: 900000000\r\n"
+        "PUT /v1/runs/big/updates/1/shards/0 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000000\r\n"
         f"Content-Type: {STREAM['Content-Type']}\r\n\r\n"
     )
     answer = answer_to(server, head.encode())
@@ -205,7 +205,7 @@ def test_body_of_unknown_length_is_cut_off_at_the_limit(server: LiveServer) -> N
 
 def test_stalled_body_is_timed_out_and_its_memory_given_back(server: LiveServer) -> None:
     head = (
-        "PUT /v1/runs/slow/updates/1/shards/0 HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"
+        "PUT /v1/runs/slow/updates/1/shards/0 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
         f"Content-Type: {STREAM['Content-Type']}\r\n\r\n"
     )
     answer = answer_to(server, head.encode() + b"x" * 10)

@@ -15,7 +15,16 @@ import pytest
 from storage.store_rows import params_row, run_row, shard_row, summary_row, update_row
 
 from triage_monitor.errors import ConfigError, StoreCorrupt, StoreFull
-from triage_monitor.storage.records import Outcome, ShardRow, SummaryRow, SymptomRow, UpdateRow
+from triage_monitor.storage.records import (
+    AuditRow,
+    CursorRow,
+    Outcome,
+    ParamsRow,
+    ShardRow,
+    SummaryRow,
+    SymptomRow,
+    UpdateRow,
+)
 from triage_monitor.storage.schema import SCHEMA_VERSION, schema_sql, table_sql
 from triage_monitor.storage.sqlite import SqliteStore
 
@@ -182,7 +191,8 @@ _VERSION_1 = """
     store.write(run_row(), shard_row(1), update_row(1), summary_row(1)).result()
     store.close()
     with sqlite3.connect(Path(sys.argv[1]) / "triage.db") as db:
-        db.execute("DROP TABLE symptoms")
+        for table in ("symptoms", "audit", "cursors"):
+            db.execute(f"DROP TABLE {table}")
         db.execute("UPDATE meta SET value = 1 WHERE name = 'schema_version'")
     texts = [row[0] for row in db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid")]
     print(hashlib.sha256("\\n".join(texts).encode()).hexdigest()[:16])
@@ -209,6 +219,34 @@ def test_store_of_version_1_is_brought_forward_and_takes_what_is_new(tmp_path: P
     assert made == table_sql(SymptomRow)
 
 
+def test_store_of_version_2_keeps_its_rows_and_begins_an_audit_trail(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    store.write(run_row(), params_row(1)).result()
+    store.close()
+    with sqlite3.connect(tmp_path / "triage.db") as db:
+        for table in ("audit", "cursors"):
+            db.execute(f"DROP TABLE {table}")
+        db.execute("UPDATE meta SET value = 2 WHERE name = 'schema_version'")
+        texts = [row[0] for row in db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid")]
+    db.close()
+    # The schema text that version 2 had.
+    assert hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16] == "2200cf60dfff9020"
+    store = SqliteStore(tmp_path)
+    assert store.rows(ParamsRow, "run-a") == [params_row(1)]
+    link = AuditRow("run-a", 1, 2.0, "ops", "ops", "pause", "applied", "why", {}, {}, {}, "before", "link")
+    cursor = CursorRow("run-a", "pager", 2.0, 0, 1)
+    assert store.write(link, cursor).result() == (Outcome.NEW, Outcome.NEW)
+    store.close()
+    again = SqliteStore(tmp_path)
+    assert (again.rows(AuditRow, "run-a"), again.rows(CursorRow, "run-a")) == ([link], [cursor])
+    again.close()
+    with sqlite3.connect(tmp_path / "triage.db") as db:
+        for kind in (AuditRow, CursorRow):
+            made = db.execute("SELECT sql FROM sqlite_master WHERE name = ?", (kind.TABLE,)).fetchone()[0]
+            assert made == table_sql(kind)
+    db.close()
+
+
 def test_closed_store_refuses_writes(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     store.close()
@@ -218,4 +256,4 @@ def test_closed_store_refuses_writes(tmp_path: Path) -> None:
 
 def test_schema_text_changes_only_with_its_version() -> None:
     text = "\n".join(schema_sql())
-    assert (SCHEMA_VERSION, hashlib.sha256(text.encode()).hexdigest()[:16]) == (2, "2200cf60dfff9020")
+    assert (SCHEMA_VERSION, hashlib.sha256(text.encode()).hexdigest()[:16]) == (3, "b59b6555b7a89bf2")

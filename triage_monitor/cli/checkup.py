@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from triage_monitor.errors import InputError
+
 if TYPE_CHECKING:
     import httpx
 
@@ -28,6 +30,8 @@ def check_up(get: Get, say: Callable[[str], None]) -> int:
 
 def _findings(get: Get) -> Iterator[tuple[str, bool]]:
     ready = get("/readyz").json()
+    if "store" not in ready:
+        raise InputError("refused", "the server tells its state only to a token with the scope read; set TRIAGE_TOKEN")
     yield f"server is {ready['status']}, store: {ready['store']}", ready["status"] != "ready"
     if not ready["durable"]:
         yield "the store is in memory: a restart forgets everything (store.kind = 'sqlite' keeps it)", True

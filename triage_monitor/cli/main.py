@@ -15,7 +15,19 @@ import typer
 
 from triage_monitor.errors import ConfigError, InputError, TriageError
 
-COMMANDS = ("demo", "serve", "analyze", "replay", "simulate", "bench", "corpus", "dashboards", "operator")
+COMMANDS = (
+    "demo",
+    "serve",
+    "analyze",
+    "replay",
+    "simulate",
+    "bench",
+    "corpus",
+    "dashboards",
+    "operator",
+    "token",
+    "audit",
+)
 
 
 def build_app() -> typer.Typer:

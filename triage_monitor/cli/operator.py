@@ -3,6 +3,8 @@
 triage-monitor runs
 triage-monitor params qwen-nvfp4 --set gate.enabled=true --set gate.w_min=0.4
 triage-monitor doctor
+
+They send the bearer token in TRIAGE_TOKEN, and use TRIAGE_CA_FILE, TRIAGE_CERT_FILE and TRIAGE_KEY_FILE for https.
 """
 
 from __future__ import annotations
@@ -104,11 +106,24 @@ def _call(
     accept_errors: bool = False,
 ) -> httpx.Response:
     """One call; InputError for what the server refuses, TriageError when it does not answer."""
+    import os
+
     import httpx
 
+    from triage_monitor.trainer.tls import tls_of, token_of
+
+    token = token_of(None, os.environ)
+    sent = {**(headers or {}), **({} if token is None else {"Authorization": f"Bearer {token}"})}
+    context = tls_of(os.environ) or httpx.create_ssl_context(trust_env=False)
     try:
         answer = httpx.request(
-            method, url.rstrip("/") + path, json=body, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False
+            method,
+            url.rstrip("/") + path,
+            json=body,
+            headers=sent,
+            timeout=TIMEOUT_SECONDS,
+            trust_env=False,
+            verify=context,
         )
     except httpx.InvalidURL as error:
         raise ConfigError(f"--url {url}: {error}") from error
@@ -116,7 +131,7 @@ def _call(
         raise TriageError(
             f"no answer from {url}: {error or type(error).__name__}; is `triage-monitor serve` running?"
         ) from error
-    if answer.is_error and not accept_errors:
+    if answer.is_error and not (accept_errors and answer.status_code == 503):
         kind = InputError if answer.status_code < 500 else None
         detail = _detail(answer)
         raise kind("refused", detail) if kind is not None else TriageError(detail)

@@ -8,6 +8,7 @@ again, until `--patience` runs out. The launch id comes from the recording: a re
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from contextlib import closing
@@ -37,16 +38,22 @@ def replay(
     speed: Annotated[float | None, typer.Option(min=0.001, help="Updates a second; as fast as it takes them.")] = None,
     run: Annotated[str | None, typer.Option(help="Name of the run there; by default the recorded one.")] = None,
     format: Annotated[str | None, typer.Option(help="arrow, parquet or jsonl; by default told by content.")] = None,
-    token: Annotated[str | None, typer.Option(help="Bearer token of the server.", envvar="TRIAGE_TOKEN")] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(help="Bearer token; better by the environment.", envvar="TRIAGE_TOKEN"),
+    ] = None,
     patience: Annotated[float, typer.Option(min=0, help="Seconds to keep trying one call.")] = 60.0,
 ) -> None:
     """Send a recorded run to a server as its trainer would."""
     from rich.console import Console
 
     from triage_monitor.storage.recordings_order import index_updates, iter_ordered
+    from triage_monitor.trainer.tls import tls_of, token_of
     from triage_monitor.trainer.transport import Link, Timeouts, checked_url
 
-    link = Link(checked_url(to), token, Timeouts(*SECONDS))
+    address = checked_url(to)
+    context = tls_of(os.environ) if address.startswith("https:") else None
+    link = Link(address, token_of(token, {}), Timeouts(*SECONDS), context)
     with Console(stderr=True).status("reading") as status, closing(link):
         index = index_updates(paths, format=format)
         sender = Sender(link, index, run or index.run, patience)

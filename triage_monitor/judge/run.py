@@ -103,6 +103,11 @@ class RunMonitor:
         return self._policy.note
 
     @property
+    def handed_over(self) -> bool:
+        """True once the policy gave up in this attempt and asks for a person."""
+        return self._policy.handed_over
+
+    @property
     def baseline(self) -> dict[str, Any]:
         """The learned baseline as plain data: frozen, windows offered and excluded, median, MAD and count by name."""
         return self._detector.baseline.to_dict()

@@ -11,9 +11,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -21,7 +22,10 @@ from starlette.concurrency import run_in_threadpool
 
 from triage_monitor import __version__
 from triage_monitor.config import Settings
+from triage_monitor.config_access import AuthSettings, read_secret
 from triage_monitor.service import control_routes, hooks, ingest, problems, query
+from triage_monitor.service.access import Access, AccessMiddleware, Rules, caller_of
+from triage_monitor.service.access_metrics import access_families, witness_families
 from triage_monitor.service.clock import Clock
 from triage_monitor.service.control import Desk
 from triage_monitor.service.exposition import SidecarCollector
@@ -29,6 +33,10 @@ from triage_monitor.service.exposition_text import TextPage
 from triage_monitor.service.page import SECURITY_HEADERS, page
 from triage_monitor.service.retention import Retention
 from triage_monitor.service.sidecar import Sidecar
+from triage_monitor.service.tokens import Scope, TokenSet
+from triage_monitor.service.webhook import Webhooks
+from triage_monitor.storage.audit import WITNESS_FILE
+from triage_monitor.storage.audit_witness import Witness
 from triage_monitor.storage.base import Store
 
 
@@ -40,16 +48,25 @@ class Application:
     sidecar: Sidecar
     ingest: ingest.Ingest
     registry: CollectorRegistry
+    access: Access
 
 
 def build(
     settings: Settings, store: Store, *, clock: Clock | None = None, registry: CollectorRegistry | None = None
 ) -> Application:
     """Puts the parts together; a registry that is passed in may hold collectors of the caller's too."""
-    sidecar = Sidecar(settings, store, clock or Clock())
-    retention = Retention(Path(settings.store.data_dir) / "recordings") if settings.store.retain_raw else None
+    home = Path(settings.store.data_dir)
+    witness = Witness(Path(settings.store.audit_witness or home / WITNESS_FILE)) if store.durable else None
+    sidecar = Sidecar(settings, store, clock or Clock(), witness)
+    retention = Retention(home / "recordings") if settings.store.retain_raw else None
     intake = ingest.Ingest(sidecar, retention)
-    collector = SidecarCollector(sidecar, intake.budget)
+    access = Access(_rules(settings.auth, settings.server.host, sidecar.clock), sidecar.clock.wall)
+    webhooks = Webhooks(settings.webhooks, sidecar)
+    collector = SidecarCollector(
+        sidecar,
+        intake.budget,
+        [partial(access_families, access), partial(witness_families, witness), webhooks.families],
+    )
     text = TextPage(collector) if registry is None else None
     registry = registry or CollectorRegistry()
     registry.register(collector)
@@ -58,21 +75,24 @@ def build(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await asyncio.to_thread(intake.warm_up)
         await sidecar.start()
+        await webhooks.start()
         try:
             yield
         finally:
+            await webhooks.stop()
             await sidecar.stop()
             intake.close()
 
     app = FastAPI(title="triage-monitor", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     problems.install(app)
+    app.add_middleware(AccessMiddleware, access=access)
     desk = Desk(sidecar)
     app.include_router(ingest.routes(intake, sidecar))
     app.include_router(control_routes.routes(sidecar, desk))
     app.include_router(query.routes(sidecar))
     app.include_router(hooks.routes(desk, settings.hooks))
-    _service_routes(app, sidecar, registry, text)
-    return Application(app, sidecar, intake, registry)
+    _service_routes(app, sidecar, registry, text, access)
+    return Application(app, sidecar, intake, registry, access)
 
 
 def create_app(
@@ -82,7 +102,16 @@ def create_app(
     return build(settings, store, clock=clock, registry=registry).asgi
 
 
-def _service_routes(app: FastAPI, sidecar: Sidecar, registry: CollectorRegistry, text: TextPage | None) -> None:
+def _rules(settings: AuthSettings, host: str, clock: Clock) -> Rules:
+    """Raises ConfigError for a token or secret file that cannot be used at the start."""
+    tokens = TokenSet(Path(settings.tokens_file), clock.wall, clock.monotonic) if settings.tokens_file else None
+    secret = read_secret(settings.hook_secret_file, "auth.hook_secret_file") if settings.hook_secret_file else None
+    return Rules(tokens, settings.open_metrics, (*settings.allowed_hosts, host), secret)
+
+
+def _service_routes(
+    app: FastAPI, sidecar: Sidecar, registry: CollectorRegistry, text: TextPage | None, access: Access
+) -> None:
     @app.get("/metrics", tags=["service"])
     async def metrics() -> Response:
         """Prometheus exposition, always in its plain text format."""
@@ -95,8 +124,8 @@ def _service_routes(app: FastAPI, sidecar: Sidecar, registry: CollectorRegistry,
         return JSONResponse({"status": "ok"})
 
     @app.get("/readyz", tags=["service"])
-    async def readyz() -> JSONResponse:
-        """Ready: runs are loaded, nothing is being shut down, and the store took the last write."""
+    async def readyz(request: Request) -> JSONResponse:
+        """Ready: runs are loaded, nothing is being shut down, the store took the last write. Details need `read`."""
         failed = sidecar.last_write_failed
         ready = sidecar.ready and failed is None
         body = {
@@ -104,11 +133,15 @@ def _service_routes(app: FastAPI, sidecar: Sidecar, registry: CollectorRegistry,
             "store": "ok" if failed is None else failed,
             "durable": sidecar.store.durable,
             "corrupt_rows": sidecar.store.corrupt_rows,
+            "tokens_file": access.tokens_file(),
         }
+        if Scope.READ not in caller_of(request).may:
+            body = {"status": body["status"]}
         return JSONResponse(body, 200 if ready else 503)
 
     @app.get("/", response_class=HTMLResponse, tags=["service"])
-    async def index() -> HTMLResponse:
-        """What this is and where to look."""
-        shown = [live.snapshot for live in sidecar.runs.values() if not sidecar.is_retired(live)]
+    async def index(request: Request) -> HTMLResponse:
+        """What this is and where to look; runs only for who may read."""
+        may_read = Scope.READ in caller_of(request).may
+        shown = [live.snapshot for live in sidecar.runs.values() if may_read and not sidecar.is_retired(live)]
         return HTMLResponse(page(shown, __version__), headers=SECURITY_HEADERS)

@@ -20,9 +20,11 @@ from triage_monitor.judge.policy import ParameterChange
 from triage_monitor.judge.run import Judgement, RunMonitor
 from triage_monitor.judge.stages import Transition
 from triage_monitor.parameters import TriageParams
+from triage_monitor.service.auditing import POLICY, audit_hand_over, audit_params
 from triage_monitor.service.live import LiveRun, OpenUpdate, Piece
 from triage_monitor.storage.records import (
     ActionRow,
+    AuditRow,
     ParamsRow,
     Record,
     SummaryRow,
@@ -34,8 +36,6 @@ from triage_monitor.summary.objective import ratios
 from triage_monitor.summary.step import COUNT_INDEX, StepSummary, merge_all
 from triage_monitor.summary.symptoms import Symptoms, merge_symptoms
 
-POLICY = "policy"
-
 
 @dataclass(frozen=True, slots=True)
 class Closing:
@@ -46,6 +46,7 @@ class Closing:
     transition: TransitionRow | None
     params: ParamsRow | None
     action: ActionRow | None
+    audit: AuditRow | None
     first_time: bool
 
 
@@ -57,6 +58,7 @@ def judge_update(live: LiveRun, update: OpenUpdate, now: float) -> Closing:
         _rewind(live, update)
     symptoms = merged_symptoms(update)
     context = context_of(live.causes, update.step, symptoms)
+    was_handed_over = live.monitor.handed_over
     judgement = live.monitor.accept(update.step, update.attempt, merged, context)
     window = _window(live, update, merged, judgement, before)
     found = live.causes.accept(update.step, judgement.update, window, symptoms)
@@ -86,9 +88,14 @@ def judge_update(live: LiveRun, update: OpenUpdate, now: float) -> Closing:
     transition = None if judgement.transition is None else transition_row(live, judgement.transition, now)
     params = None if judgement.change is None else policy_params(live, judgement.change, update.step, now)
     action = None if judgement.change is None or params is None else policy_action(live, judgement.change, params)
-    follow = [item for item in (transition, params, action) if item is not None]
+    audit = None
+    if judgement.change is not None and params is not None:
+        audit = audit_params(live, params, judgement.change.kind, POLICY, action)
+    elif live.monitor.handed_over and not was_handed_over:
+        audit = audit_hand_over(live, now, live.monitor.policy_note)
+    follow = [item for item in (transition, params, action, audit) if item is not None]
     summary = SummaryRow(live.name, update.attempt, update.step, encode(merged))
-    return Closing(row, (row, summary, *follow, live.state_row()), transition, params, action, before is None)
+    return Closing(row, (row, summary, *follow, live.state_row()), transition, params, action, audit, before is None)
 
 
 def merged_summary(update: OpenUpdate, live: LiveRun) -> StepSummary:

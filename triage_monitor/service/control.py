@@ -24,11 +24,12 @@ from typing import Any
 from triage_monitor.errors import ConflictError, InputError
 from triage_monitor.judge.actions import Action, ActionKind, apply, describe
 from triage_monitor.parameters import TriageParams, changed
+from triage_monitor.service.auditing import audit_action, control_state
 from triage_monitor.service.closing import transition_row
 from triage_monitor.service.live import LiveRun
 from triage_monitor.service.problems import Problem
 from triage_monitor.service.sidecar import Sidecar
-from triage_monitor.storage.records import AckRow, ActionRow, ParamsRow, Record, TransitionRow
+from triage_monitor.storage.records import AckRow, ActionRow, AuditRow, ParamsRow, Record, TransitionRow
 
 WATCH_KINDS = ("freeze", "release", "clear", "rebaseline", "retire")
 KINDS = (*(kind.value for kind in ActionKind), *WATCH_KINDS)
@@ -54,24 +55,25 @@ class Desk:
     def __init__(self, sidecar: Sidecar) -> None:
         self._sidecar = sidecar
 
-    async def act(self, run: str, key: str, request: Mapping[str, Any], actor: str) -> tuple[ActionRow, bool]:
-        """Carries out an action once per key. Returns its audit entry and whether it was a repeat.
+    async def act(self, run: str, key: str, request: Mapping[str, Any], actor: str, who: str) -> tuple[ActionRow, bool]:
+        """Carries out an action once per key. Returns its entry and whether it was a repeat.
 
-        Raises InputError (recorded as refused), ConflictError for the key of another request, Problem 404.
+        `actor` is who it is shown as, `who` the caller that was let in. Raises InputError (recorded as refused),
+        ConflictError for the key of another request, Problem 404.
         """
-        return await self._sidecar.spawn(self._act(run, key, dict(request), actor))
+        return await self._sidecar.spawn(self._act(run, key, dict(request), actor, who))
 
     async def override(
-        self, run: str, changes: Mapping[str, Any], if_match: int | None, actor: str
+        self, run: str, changes: Mapping[str, Any], if_match: int | None, actor: str, who: str
     ) -> tuple[LiveRun, ActionRow]:
         """Sets parameters by hand; `if_match` is the version that the sender saw. Problem 412 when it moved on."""
-        return await self._sidecar.spawn(self._override(run, dict(changes), if_match, actor))
+        return await self._sidecar.spawn(self._override(run, dict(changes), if_match, actor, who))
 
     async def acknowledge(self, run: str, version: int, step: int, refused: str | None) -> None:
         """A trainer's word about a version; InputError for one that was never issued."""
         await self._sidecar.spawn(self._acknowledge(run, version, step, refused))
 
-    async def _act(self, run: str, key: str, request: dict[str, Any], actor: str) -> tuple[ActionRow, bool]:
+    async def _act(self, run: str, key: str, request: dict[str, Any], actor: str, who: str) -> tuple[ActionRow, bool]:
         live = await self._sidecar.find(run)
         digest = sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
         async with live.lock:
@@ -86,14 +88,14 @@ class Desk:
                 row = self._entry(
                     live, key, digest, request, actor, Decision(_kind(request), "refused", str(error), refusal=error)
                 )
-                await self._keep(live, row, None)
+                await self._keep(live, row, audit_action(live, control_state(live), row, None, who), None)
                 raise
             row = self._entry(live, key, digest, request, actor, decision)
-            await self._change(live, row, decision, actor)
+            await self._change(live, row, decision, actor, who)
             return row, False
 
     async def _override(
-        self, run: str, changes: dict[str, Any], if_match: int | None, actor: str
+        self, run: str, changes: dict[str, Any], if_match: int | None, actor: str, who: str
     ) -> tuple[LiveRun, ActionRow]:
         live = await self._sidecar.find(run)
         async with live.lock:
@@ -103,7 +105,7 @@ class Desk:
             after = _overlaid(live.params, changes)
             decision = Decision(OVERRIDE, "applied", reason, after)
             row = self._entry(live, f"{OVERRIDE}-{live.next_version}", "", changes, actor, decision)
-            await self._change(live, row, decision, actor)
+            await self._change(live, row, decision, actor, who)
             return live, row
 
     async def _acknowledge(self, run: str, version: int, step: int, refused: str | None) -> None:
@@ -151,8 +153,9 @@ class Desk:
             answer,
         )
 
-    async def _change(self, live: LiveRun, row: ActionRow, decision: Decision, actor: str) -> None:
+    async def _change(self, live: LiveRun, row: ActionRow, decision: Decision, actor: str, who: str) -> None:
         params, transition = None, None
+        before = control_state(live)
         if decision.params is not None:
             step = live.newest.step if live.newest is not None else 0
             issued = decision.params.issued(version=live.next_version, step=step, reason=decision.reason)
@@ -162,10 +165,16 @@ class Desk:
             live.monitor.hold(issued, actor)
         else:
             transition = _watch(live, decision.kind, actor, row.at)
-        await self._keep(live, row, params, transition)
+        audit = audit_action(live, before, row, params, who)
+        await self._keep(live, row, audit, params, transition)
 
     async def _keep(
-        self, live: LiveRun, row: ActionRow, params: ParamsRow | None, transition: TransitionRow | None = None
+        self,
+        live: LiveRun,
+        row: ActionRow,
+        audit: AuditRow,
+        params: ParamsRow | None,
+        transition: TransitionRow | None = None,
     ) -> None:
         """Writes the batch, then lets it take effect; after a failed write the run is as the store says."""
         live.actions[f"{row.kind}/{row.outcome}"] += 1
@@ -173,13 +182,14 @@ class Desk:
             live.counters["params_updates"] = 0
         if transition is not None:
             live.counters["stage_updates"] = 0
-        given: list[Record | None] = [row, live.run_row(), live.state_row(), params, transition]
+        given: list[Record | None] = [row, live.run_row(), live.state_row(), params, transition, audit]
         try:
             await self._sidecar.write(*(record for record in given if record is not None))
         except BaseException:
             await self._sidecar.reload(live)
             raise
         live.action_count = row.number
+        live.audited(audit)
         if transition is not None:
             live.transitions = transition.number
             self._sidecar.hub.publish(live.name, "stage", transition.evidence)

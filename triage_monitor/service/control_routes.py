@@ -14,13 +14,15 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
+from triage_monitor.service.access import ANONYMOUS, caller_of
 from triage_monitor.service.body import json_body, read_model
 from triage_monitor.service.control import Desk, entry_json
 from triage_monitor.service.live import LiveRun
 from triage_monitor.service.names import MAX_STEP, Run, checked_run
 from triage_monitor.service.problems import Problem
 from triage_monitor.service.sidecar import Sidecar
-from triage_monitor.storage.records import ActionRow, ParamsRow
+from triage_monitor.storage.audit import entry_json as link_json
+from triage_monitor.storage.records import ActionRow, AuditRow, ParamsRow
 
 MAX_WAIT_SECONDS = 60.0
 OPERATOR = "operator"
@@ -65,7 +67,7 @@ def routes(sidecar: Sidecar, desk: Desk) -> APIRouter:
         request: Request,
         run: Run,
         if_match: Annotated[str | None, Header()] = None,
-        triage_actor: Annotated[str, Header()] = OPERATOR,
+        triage_actor: Annotated[str | None, Header()] = None,
     ) -> Response:
         """Lays the given fields over the present set; holds the policy until `release`."""
         live = await sidecar.find(checked_run(run))
@@ -73,7 +75,7 @@ def routes(sidecar: Sidecar, desk: Desk) -> APIRouter:
             raise Problem(428, "if_match", "send If-Match with the ETag of the set you saw")
         changes = (await read_model(request, JsonObject)).root
         version = _version_of(sidecar, live, if_match)
-        live, _ = await desk.override(run, changes, version, _actor(triage_actor))
+        live, _ = await desk.override(run, changes, version, _actor(request, triage_actor), caller_of(request).name)
         return _params_response(sidecar, live)
 
     @router.post("/params/ack", openapi_extra=json_body(AckBody))
@@ -102,14 +104,16 @@ def routes(sidecar: Sidecar, desk: Desk) -> APIRouter:
         request: Request,
         run: Run,
         idempotency_key: Annotated[str | None, Header()] = None,
-        triage_actor: Annotated[str, Header()] = OPERATOR,
+        triage_actor: Annotated[str | None, Header()] = None,
     ) -> JSONResponse:
         """`{"kind": ..., "reason": ..., arguments}`, carried out once per Idempotency-Key."""
         await sidecar.find(checked_run(run))
         if idempotency_key is None or _KEY.fullmatch(idempotency_key) is None:
             raise Problem(400, "idempotency_key", "send an Idempotency-Key of 1 to 255 printable characters")
         body = (await read_model(request, JsonObject)).root
-        row, repeated = await desk.act(run, idempotency_key, body, _actor(triage_actor))
+        row, repeated = await desk.act(
+            run, idempotency_key, body, _actor(request, triage_actor), caller_of(request).name
+        )
         return JSONResponse(entry_json(row), 200 if repeated else 201)
 
     @router.get("/actions")
@@ -118,6 +122,14 @@ def routes(sidecar: Sidecar, desk: Desk) -> APIRouter:
         await sidecar.find(checked_run(run))
         rows = await asyncio.to_thread(sidecar.store.rows, ActionRow, run, newest=limit)
         return JSONResponse({"actions": [entry_json(row) for row in rows]})
+
+    @router.get("/audit")
+    async def get_audit(run: Run, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> JSONResponse:
+        """The hash-chained trail of every control change; `head` is its newest link, to be kept elsewhere."""
+        live = await sidecar.find(checked_run(run))
+        rows = await asyncio.to_thread(sidecar.store.rows, AuditRow, run, newest=limit)
+        head = {"number": live.audit.number, "link": live.audit.link}
+        return JSONResponse({"entries": [link_json(row) for row in rows], "head": head})
 
     return router
 
@@ -151,7 +163,11 @@ def _version_of(sidecar: Sidecar, live: LiveRun, if_match: str) -> int | None:
     return int(match[2])
 
 
-def _actor(name: str) -> str:
-    if _ACTOR.fullmatch(name) is None:
+def _actor(request: Request, said: str | None) -> str:
+    """The token's name and behind it who it is used for, if the sender says so; without tokens just what he says."""
+    if said is not None and _ACTOR.fullmatch(said) is None:
         raise Problem(422, "actor", "Triage-Actor is 1 to 64 of letters, digits and @ . _ : + -", column="triage-actor")
-    return name
+    name = caller_of(request).name
+    if name == ANONYMOUS:
+        return said or OPERATOR
+    return name if said is None else f"{name}:{said}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 QUEUE_EVENTS = 256
@@ -32,6 +32,7 @@ class EventHub:
         self._listeners: dict[str, set[Listener]] = defaultdict(set)
         self._number = 0
         self.closed = False
+        self.taps: list[Callable[[str, str], None]] = []  # told the run and the kind of every event, at once
 
     @property
     def listeners(self) -> int:
@@ -46,6 +47,8 @@ class EventHub:
             except asyncio.QueueFull:
                 listener.lagged = True
                 self._listeners[run].discard(listener)
+        for tap in self.taps:
+            tap(run, event)
 
     def subscribe(self, run: str) -> Listener:
         listener = Listener()

@@ -8,7 +8,7 @@ Names are those of the contract; help texts come from the indicator table. An in
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,9 +64,12 @@ class _Families:
 class SidecarCollector(Collector):
     """Threads may scrape; the state is read as it is at that moment."""
 
-    def __init__(self, sidecar: Sidecar, budget: ByteBudget) -> None:
+    def __init__(
+        self, sidecar: Sidecar, budget: ByteBudget, more: Sequence[Callable[[], Iterable[Metric]]] = ()
+    ) -> None:
         self._sidecar = sidecar
         self._budget = budget
+        self._more = more
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: describing would need a state, and registering must not."""
@@ -90,6 +93,8 @@ class SidecarCollector(Collector):
         self._of_process(families)
         yield from families.made.values()
         yield self._durations()
+        for part in self._more:
+            yield from part()
 
     def _of_process(self, families: _Families) -> None:
         tally, store = self._sidecar.tally, self._sidecar.store

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 
 from triage_monitor.config import HookSettings
 from triage_monitor.errors import ConfigError, ConflictError, InputError
+from triage_monitor.service.access import caller_of
 from triage_monitor.service.body import json_body, read_model
 from triage_monitor.service.control import Desk, check_action
 from triage_monitor.service.names import RUN_NAME
@@ -42,12 +43,12 @@ def routes(desk: Desk, settings: HookSettings) -> APIRouter:
     @router.post("/alertmanager", openapi_extra=json_body(Notification))
     async def alertmanager(request: Request) -> JSONResponse:
         """Alertmanager's webhook."""
-        return await _all(desk, settings, await read_model(request, Notification), "alertmanager")
+        return await _all(desk, settings, await read_model(request, Notification), "alertmanager", request)
 
     @router.post("/grafana", openapi_extra=json_body(Notification))
     async def grafana(request: Request) -> JSONResponse:
         """Grafana's webhook contact point."""
-        return await _all(desk, settings, await read_model(request, Notification), "grafana")
+        return await _all(desk, settings, await read_model(request, Notification), "grafana", request)
 
     return router
 
@@ -61,12 +62,15 @@ def _check(settings: HookSettings) -> None:
             raise ConfigError(f"hooks.actions.{name}: {error}") from None
 
 
-async def _all(desk: Desk, settings: HookSettings, notification: Notification, sender: str) -> JSONResponse:
-    results = [await _one(desk, settings, alert, sender) for alert in notification.alerts]
+async def _all(
+    desk: Desk, settings: HookSettings, notification: Notification, sender: str, request: Request
+) -> JSONResponse:
+    who = caller_of(request).name
+    results = [await _one(desk, settings, alert, sender, who) for alert in notification.alerts]
     return JSONResponse({"results": results})
 
 
-async def _one(desk: Desk, settings: HookSettings, alert: Alert, sender: str) -> dict[str, Any]:
+async def _one(desk: Desk, settings: HookSettings, alert: Alert, sender: str, who: str) -> dict[str, Any]:
     name, run = alert.labels.get("alertname", ""), alert.labels.get("run", "")
     result: dict[str, Any] = {"alert": name[:200], "run": run[:128]}
     action = settings.action(name)
@@ -80,7 +84,7 @@ async def _one(desk: Desk, settings: HookSettings, alert: Alert, sender: str) ->
     key = sha256(f"{alert.fingerprint or labels}\n{alert.startsAt}".encode()).hexdigest()[:32]
     request = {**action, "reason": f"alert {name[:200]}"}
     try:
-        row, repeated = await desk.act(run, f"alert-{key}", request, sender)
+        row, repeated = await desk.act(run, f"alert-{key}", request, sender, who)
     except Problem as problem:
         return {**result, "outcome": problem.reason}
     except (InputError, ConflictError) as error:

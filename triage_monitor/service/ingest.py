@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from triage_monitor.errors import ConflictError, TriageError
 from triage_monitor.service import attempts
+from triage_monitor.service.access import caller_of
 from triage_monitor.service.body import ByteBudget, json_body, read_body, read_model
 from triage_monitor.service.intake import MEDIA_TYPES, Address, Reading, body_digest, read_shard
 from triage_monitor.service.names import MAX_STEP, Attempt, Digits, Run, Step, checked_run
@@ -166,7 +167,7 @@ def routes(ingest: Ingest, sidecar: Sidecar) -> APIRouter:
         """A trainer that starts or resumes asks once; its later shards carry the attempt it got."""
         checked_run(run)
         body = await read_model(request, AttemptBody)
-        row, is_new = await attempts.begin(sidecar, run, body.from_step, body.launch_id)
+        row, is_new = await attempts.begin(sidecar, run, body.from_step, body.launch_id, caller_of(request).name)
         answer = {"attempt": row.attempt, "from_step": row.from_step, "params_version": sidecar.runs[run].version}
         return JSONResponse(answer, 201 if is_new else 200)
 

@@ -18,10 +18,12 @@ from triage_monitor.errors import InputError, StoreCorrupt
 from triage_monitor.judge.causes_run import HEAD_STEPS, CauseTracker
 from triage_monitor.judge.run import JudgeSettings, RunMonitor
 from triage_monitor.parameters import TriageParams
+from triage_monitor.storage.audit import Head, first_head, head_of
 from triage_monitor.storage.base import Store, effective_updates
 from triage_monitor.storage.records import (
     ActionRow,
     AttemptRow,
+    AuditRow,
     ParamsRow,
     RunRow,
     ShardRow,
@@ -136,6 +138,7 @@ class LiveRun:
         self.judged_attempt = 0
         self.transitions = 0
         self.action_count = 0
+        self.audit = first_head(name)
         self.counters: Counter[str] = Counter()
         self.actions: Counter[str] = Counter()
         self.client_drops: dict[int, dict[str, int]] = {}
@@ -169,6 +172,7 @@ class LiveRun:
         self.transitions = store.top(TransitionRow, name)
         actions = store.rows(ActionRow, name, newest=1)
         self.action_count = actions[-1].number if actions else 0
+        self.audit = head_of(store, name)
         state = store.get(StateRow, name)
         if state is not None:
             self.counters, self.applied = Counter(state.counters["counts"]), state.applied
@@ -178,6 +182,11 @@ class LiveRun:
         self.open = {place: self.reopened(place, deadline) for place in store.unclosed(name)}
         self.open = {place: update for place, update in self.open.items() if update.pieces}
         self.snapshot = self.take_snapshot()
+
+    def audited(self, row: AuditRow | None) -> None:
+        """An audit entry became durable."""
+        if row is not None:
+            self.audit = Head(row.number, row.link)
 
     def state_row(self) -> StateRow:
         counters = {"counts": dict(self.counters), "actions": dict(self.actions)}

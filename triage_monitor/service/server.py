@@ -42,9 +42,12 @@ class Server(uvicorn.Server):
                 server_header=False,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=max(1, round(settings.server.drain_seconds)),
+                ws="none",
+                **settings.tls.options(),
             )
         )
         self.application = application
+        self._scheme = "https" if settings.tls.cert_file else "http"
         self._announce = announce
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -58,9 +61,9 @@ class Server(uvicorn.Server):
 
     @property
     def address(self) -> str:
-        """http://host:port as it really listens; only after the start."""
+        """http(s)://host:port as it really listens; only after the start."""
         host, port = self.servers[0].sockets[0].getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return f"{self._scheme}://[{host}]:{port}" if ":" in host else f"{self._scheme}://{host}:{port}"
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

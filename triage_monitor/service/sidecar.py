@@ -17,12 +17,15 @@ from typing import Any, TypeVar
 
 from triage_monitor.config import Settings
 from triage_monitor.errors import ConflictError, StoreFull, TriageError
+from triage_monitor.service.auditing import POLICY, audit_news, audit_params
 from triage_monitor.service.clock import Clock
 from triage_monitor.service.closing import Closing, issued, judge_update
 from triage_monitor.service.events import EventHub
 from triage_monitor.service.live import LiveRun, OpenUpdate, Piece, Place
 from triage_monitor.service.problems import Problem
 from triage_monitor.service.tally import Tally
+from triage_monitor.storage.audit import links_in
+from triage_monitor.storage.audit_witness import Witness
 from triage_monitor.storage.base import Store, effective_updates
 from triage_monitor.storage.records import (
     AttemptRow,
@@ -65,8 +68,9 @@ class Admission:
 class Sidecar:
     """Made once per application; `start` before use, `stop` at the end."""
 
-    def __init__(self, settings: Settings, store: Store, clock: Clock) -> None:
+    def __init__(self, settings: Settings, store: Store, clock: Clock, witness: Witness | None = None) -> None:
         self.settings = settings
+        self.witness = witness
         self.store = store
         self.clock = clock
         self.hub = EventHub()
@@ -82,6 +86,8 @@ class Sidecar:
 
     async def start(self) -> None:
         """Loads the runs that are not retired and closes what was complete when the last process ended."""
+        if self.witness is not None:
+            await asyncio.to_thread(self.witness.reconcile, self.store)
         for name in await asyncio.to_thread(self.store.runs):
             self.tally.updates += await asyncio.to_thread(self.store.count, UpdateRow, name)
             if not await asyncio.to_thread(self._is_asleep, name):
@@ -159,7 +165,9 @@ class Sidecar:
             if change is not None:
                 params = change.params.issued(version=1, step=0, reason=change.reason)
                 origin = {"kind": change.kind}
-                records.append(ParamsRow(name, 1, live.created_at, "policy", change.reason, params.to_dict(), origin))
+                row = ParamsRow(name, 1, live.created_at, POLICY, change.reason, params.to_dict(), origin)
+                records += [row, entry := audit_params(live, row, change.kind, POLICY)]
+                live.audited(entry)
                 live.next_version, live.params, live.params_at = 2, params, live.created_at
             await self.write(*records)
             live.snapshot = live.take_snapshot()
@@ -184,6 +192,9 @@ class Sidecar:
             self.last_write_failed = str(error)
             raise
         self.last_write_failed = None
+        links = links_in(records)
+        if links and self.witness is not None:
+            await asyncio.to_thread(self.witness.note, links)
         return outcomes
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
@@ -334,6 +345,7 @@ class Sidecar:
             live.newest = row
         live.transitions += closing.transition is not None
         live.action_count += closing.action is not None
+        live.audited(closing.audit)
         self.tally.updates += closing.first_time
         if closing.params is not None:
             self.issue(live, closing.params)
@@ -357,6 +369,8 @@ class Sidecar:
             self.hub.publish(live.name, "stage", closing.transition.evidence)
         if closing.params is not None:
             self.tell_params(live, closing.params)
+        elif closing.audit is not None:
+            self.hub.publish(live.name, "action", audit_news(closing.audit))
 
     def tell_params(self, live: LiveRun, row: ParamsRow) -> None:
         news = {"version": row.version, "actor": row.actor, "reason": row.reason, "params": row.params}

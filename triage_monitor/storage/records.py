@@ -227,6 +227,47 @@ class ActionRow(Record):
     answer: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class AuditRow(Record):
+    """One link of a run's chain of control changes (storage/audit.py).
+
+    `who` is proven (a token's name, `policy`, `trainer`, `signed hook`, `anonymous`), `actor` is who it is shown as.
+    `before` and `after` hold what differs, by dotted name. `about` ties the link to other rows: a parameter version
+    and an action, each with the digest of its content.
+    """
+
+    TABLE = "audit"
+    KEY = ("run", "number")
+    RULE = Rule.NEXT
+
+    number: int
+    at: float
+    who: str
+    actor: str
+    kind: str
+    outcome: str
+    reason: str
+    before: dict[str, Any]
+    after: dict[str, Any]
+    about: dict[str, Any]
+    previous: str
+    link: str
+
+
+@dataclass(frozen=True, slots=True)
+class CursorRow(Record):
+    """How far a webhook target has been told of a run: the newest transition and audit link that it need not get."""
+
+    TABLE = "cursors"
+    KEY = ("run", "target")
+    RULE = Rule.REPLACE
+
+    target: str
+    at: float
+    transitions: int
+    links: int
+
+
 KINDS: tuple[type[Record], ...] = (
     RunRow,
     AttemptRow,
@@ -239,4 +280,6 @@ KINDS: tuple[type[Record], ...] = (
     AckRow,
     ActionRow,
     SymptomRow,
+    AuditRow,
+    CursorRow,
 )

@@ -13,13 +13,21 @@ from dataclasses import fields
 from triage_monitor.errors import ConfigError
 from triage_monitor.storage.records import KINDS, Record
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 # version -> statements that lead from it to the next one
 MIGRATIONS: dict[int, tuple[str, ...]] = {
     1: (
         "CREATE TABLE symptoms (run TEXT NOT NULL, attempt INTEGER NOT NULL, step INTEGER NOT NULL,"
         " shard INTEGER NOT NULL, symptoms BLOB NOT NULL, checksum BLOB NOT NULL,"
         " PRIMARY KEY (run, attempt, step, shard))",
+    ),
+    2: (
+        "CREATE TABLE audit (run TEXT NOT NULL, number INTEGER NOT NULL, at REAL NOT NULL, who TEXT NOT NULL,"
+        " actor TEXT NOT NULL, kind TEXT NOT NULL, outcome TEXT NOT NULL, reason TEXT NOT NULL, before TEXT NOT NULL,"
+        " after TEXT NOT NULL, about TEXT NOT NULL, previous TEXT NOT NULL, link TEXT NOT NULL,"
+        " checksum BLOB NOT NULL, PRIMARY KEY (run, number))",
+        "CREATE TABLE cursors (run TEXT NOT NULL, target TEXT NOT NULL, at REAL NOT NULL, transitions INTEGER NOT NULL,"
+        " links INTEGER NOT NULL, checksum BLOB NOT NULL, PRIMARY KEY (run, target))",
     ),
 }
 

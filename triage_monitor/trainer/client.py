@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import parent_process, util
@@ -35,9 +34,9 @@ from triage_monitor.trainer.courier import Courier
 from triage_monitor.trainer.lease import Limits, ParameterDesk
 from triage_monitor.trainer.outbox import Outbox
 from triage_monitor.trainer.route import at_least_one, checked_attempt, checked_route, not_negative, safe_text, seconds
+from triage_monitor.trainer.tls import tls_of, token_of
 from triage_monitor.trainer.transport import Link, Timeouts, checked_url
 
-_TOKEN = re.compile(r"[!-~]{1,4096}")
 _CLOSE_SECONDS = 10.0
 _LONGEST_CLOSE_SECONDS = 1e9  # a lock takes no infinite timeout
 _ARRAYS = (
@@ -58,6 +57,8 @@ class Monitor:
     settings: the sampling settings (temperature, top_p, top_k, logprobs_mode, learner, precision).
     safe_default: the set used before the monitor was heard, and when its lease runs out.
     limits: the trainer's own ranges, `{"gate.w_min": (0.3, 1.0), "tis.enabled": [False]}`; a set outside is refused.
+    token, ssl_context: the sidecar's bearer token (scope `ingest`) and TLS; without them TRIAGE_TOKEN, TRIAGE_CA_FILE,
+        TRIAGE_CERT_FILE and TRIAGE_KEY_FILE of the environment (trainer/tls.py). No message or repr shows the token.
     queue_updates, max_queue_bytes: bounds of what waits; the update being sent comes on top.
     connect_timeout, timeout, call_timeout: seconds to connect, of silence, and for one whole call.
     Raises ConfigError. An unreachable server is no error.
@@ -91,12 +92,12 @@ class Monitor:
     ) -> None:
         address = checked_url(url)
         timeouts = Timeouts(connect_timeout, timeout, call_timeout)
-        if token is not None and not (isinstance(token, str) and _TOKEN.fullmatch(token)):
-            raise ConfigError("token must be a text of printable ASCII without spaces")
+        secret = token_of(token, os.environ)
         if ssl_context is not None and not isinstance(ssl_context, ssl.SSLContext):
             raise ConfigError(f"ssl_context must be an ssl.SSLContext, got {type(ssl_context).__name__}")
         if seconds("poll_seconds", poll_seconds, 60.0) == 0:
             raise ConfigError("poll_seconds must be above 0")
+        context = ssl_context if ssl_context is not None or address.startswith("http:") else tls_of(os.environ)
         route = checked_route(run, shards, shard, launch_id, mode, spec, settings, compression)
         self._outbox = Outbox(
             at_least_one("queue_updates", queue_updates), at_least_one("max_queue_bytes", max_queue_bytes)
@@ -106,7 +107,7 @@ class Monitor:
         )
 
         def connect() -> Link:
-            return Link(address, token, timeouts, ssl_context)
+            return Link(address, secret, timeouts, context)
 
         route.rehearse()
         connect().close()  # what TLS or the headers have against the configuration shows here
