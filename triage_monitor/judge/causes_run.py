@@ -1,6 +1,6 @@
 """One run's causes, update by update: `CauseTracker.accept` returns what this update shows.
 
-An update with few tokens that shows no fault by itself is diagnosed together with the ones before it, until BASE_TOKENS
+An update with few tokens that shows no fault by itself is diagnosed with such ones before it, until BASE_TOKENS
 tokens are looked at: small updates lend each other evidence, large ones stand alone. Precedence: what explains a
 pattern keeps the causes that only resemble it from being named; `undetermined` is said when nothing else is. Pure: a
 tracker fed with the same updates and reports, or restored from them, says the same.
@@ -103,13 +103,14 @@ class CauseTracker:
         return found
 
     def _seen(self, step: int, symptoms: Symptoms) -> list[Finding]:
-        """By this update alone; where that shows no fault and has few tokens, with the ones before it."""
+        """By this update alone; where that shows no fault and has few tokens, with the ones before it that show none
+        either: a neighbour's plain fault is not this update's."""
         alone = diagnosed(symptoms)
         if symptoms.count("tokens") >= BASE_TOKENS or any(is_fault(item) for item in alone):
             return alone
         parts, tokens = [symptoms], symptoms.count("tokens")
         for known in sorted(self.symptoms, reverse=True):
-            if known < step and tokens < BASE_TOKENS:
+            if known < step and tokens < BASE_TOKENS and not any(map(is_fault, diagnosed(self.symptoms[known]))):
                 parts.append(self.symptoms[known])
                 tokens += parts[-1].count("tokens")
         return diagnosed(merge_symptoms(parts)) if len(parts) > 1 else alone
