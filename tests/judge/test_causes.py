@@ -180,3 +180,19 @@ def test_few_flawed_responses_do_not_blind(flawed: int, blinds: bool) -> None:
 def test_constant_offset_does_not_blind() -> None:
     """The baseline takes it in; a collapse on top of it must be seen."""
     assert blinding([Finding("renormalised_sampler_logprobs", "", "high", {})], 32) == ()
+
+
+def test_terminal_stage_that_nothing_explains_is_undetermined() -> None:
+    rows = fault_kinds.healthy(np.random.default_rng(7)).rows()
+    report = update_report(rows.summarize())
+    tracker = CauseTracker(25)
+    assert causes(tracker.accept(0, report, report | {"stage": "healthy"}, symptoms_of(rows))) == set()
+    assert causes(tracker.accept(1, report, report | {"stage": "terminal"}, symptoms_of(rows))) == {"undetermined"}
+
+
+def test_terminal_stage_with_a_named_fault_says_nothing_more() -> None:
+    rows = fault_kinds.shifted(np.random.default_rng(7)).rows()
+    report = update_report(rows.summarize())
+    assert causes(CauseTracker(25).accept(0, report, report | {"stage": "terminal"}, symptoms_of(rows))) == {
+        "token_misalignment"
+    }

@@ -18,9 +18,11 @@ from triage_monitor.judge import causes_responses as responses
 from triage_monitor.judge.causes import Finding, blinding, folded
 from triage_monitor.judge.causes_history import Trace, course, trace_of
 from triage_monitor.judge.causes_table import CAUSE, UNDETERMINED
+from triage_monitor.judge.stages import Stage
 from triage_monitor.summary.symptoms import Symptoms, merge_symptoms
 
 BASE_TOKENS = 2048
+UNEXPLAINED = "the run is terminal, and nothing in its columns or its course separates a cause from the others"
 HEAD_STEPS, NEWEST = 30, 40  # traces kept: of the run's first steps, and of its newest updates
 
 NONFINITE = ("nan", "pos_inf", "neg_inf")
@@ -52,6 +54,8 @@ class CauseTracker:
         flawed = any(CAUSE[item.cause].kind == "fault" for item in seen)
         self._remember(trace_of(step, update, window, flawed=flawed))
         seen += course([self.traces[known] for known in sorted(self.traces) if known <= step])
+        if window.get("stage") == Stage.TERMINAL.value and not self._explained(seen):
+            seen.append(Finding(UNDETERMINED, UNEXPLAINED, "low"))
         self.found[step] = [replace(item, since=self._since(item.cause, step)) for item in without_needless(seen)]
         recent = self._recent()
         self.symptoms = {known: item for known, item in self.symptoms.items() if known in recent}
@@ -114,6 +118,10 @@ class CauseTracker:
                 parts.append(self.symptoms[known])
                 tokens += parts[-1].count("tokens")
         return diagnosed(merge_symptoms(parts)) if len(parts) > 1 else alone
+
+    def _explained(self, seen: Sequence[Finding]) -> bool:
+        """Whether this update or one of the window's names a fault."""
+        return any(is_fault(item) for items in (seen, *self.found.values()) for item in items)
 
     def _since(self, cause: str, step: int) -> int:
         known = [item.since for items in self.found.values() for item in items if item.cause == cause]
