@@ -72,7 +72,7 @@ class HeldScalar:
 class HeldSums:
     """The objective's sums of one or several calls, added when they are sent."""
 
-    calls: tuple[Mapping[str, HeldArray | HeldSequence | HeldScalar], ...]
+    calls: tuple[Mapping[str, Held], ...]
 
     @property
     def nbytes(self) -> int:
