@@ -191,7 +191,7 @@ _VERSION_1 = """
     store.write(run_row(), shard_row(1), update_row(1), summary_row(1)).result()
     store.close()
     with sqlite3.connect(Path(sys.argv[1]) / "triage.db") as db:
-        for table in ("symptoms", "audit", "cursors"):
+        for table in ("symptoms", "audit", "cursors", "worst"):
             db.execute(f"DROP TABLE {table}")
         db.execute("UPDATE meta SET value = 1 WHERE name = 'schema_version'")
     texts = [row[0] for row in db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid")]

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.responses import JSONResponse, Response
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.concurrency import run_in_threadpool
@@ -23,14 +23,13 @@ from starlette.concurrency import run_in_threadpool
 from triage_monitor import __version__
 from triage_monitor.config import Settings
 from triage_monitor.config_access import AuthSettings, read_secret
-from triage_monitor.service import control_routes, hooks, ingest, problems, query
+from triage_monitor.service import control_routes, hooks, ingest, page, problems, query, worst_routes
 from triage_monitor.service.access import Access, AccessMiddleware, Rules, caller_of
 from triage_monitor.service.access_metrics import access_families, witness_families
 from triage_monitor.service.clock import Clock
 from triage_monitor.service.control import Desk
 from triage_monitor.service.exposition import SidecarCollector
 from triage_monitor.service.exposition_text import TextPage
-from triage_monitor.service.page import SECURITY_HEADERS, page
 from triage_monitor.service.retention import Retention
 from triage_monitor.service.sidecar import Sidecar
 from triage_monitor.service.tokens import Scope, TokenSet
@@ -90,7 +89,9 @@ def build(
     app.include_router(ingest.routes(intake, sidecar))
     app.include_router(control_routes.routes(sidecar, desk))
     app.include_router(query.routes(sidecar))
+    app.include_router(worst_routes.routes(sidecar))
     app.include_router(hooks.routes(desk, settings.hooks))
+    app.include_router(page.routes())
     _service_routes(app, sidecar, registry, text, access)
     return Application(app, sidecar, intake, registry, access)
 
@@ -138,10 +139,3 @@ def _service_routes(
         if Scope.READ not in caller_of(request).may:
             body = {"status": body["status"]}
         return JSONResponse(body, 200 if ready else 503)
-
-    @app.get("/", response_class=HTMLResponse, tags=["service"])
-    async def index(request: Request) -> HTMLResponse:
-        """What this is and where to look; runs only for who may read."""
-        may_read = Scope.READ in caller_of(request).may
-        shown = [live.snapshot for live in sidecar.runs.values() if may_read and not sidecar.is_retired(live)]
-        return HTMLResponse(page(shown, __version__), headers=SECURITY_HEADERS)

@@ -22,7 +22,7 @@ from triage_monitor.service.names import MAX_STEP, Run, checked_run
 from triage_monitor.service.problems import Problem
 from triage_monitor.service.sidecar import Sidecar
 from triage_monitor.storage.audit import entry_json as link_json
-from triage_monitor.storage.records import ActionRow, AuditRow, ParamsRow
+from triage_monitor.storage.records import AckRow, ActionRow, AuditRow, ParamsRow
 
 MAX_WAIT_SECONDS = 60.0
 OPERATOR = "operator"
@@ -90,14 +90,17 @@ def routes(sidecar: Sidecar, desk: Desk) -> APIRouter:
 
     @router.get("/params/history")
     async def params_history(run: Run, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> JSONResponse:
-        """Every version with its reason, who made it and on what evidence; the newest `limit`."""
+        """Every version with its reason, who made it and on what evidence; the newest `limit`; and what
+        trainers said of them."""
         await sidecar.find(checked_run(run))
         rows = await asyncio.to_thread(sidecar.store.rows, ParamsRow, run, newest=limit)
         versions = [
             {"at": row.at, "actor": row.actor, "params": row.params, "evidence": row.evidence, "reason": row.reason}
             for row in rows
         ]
-        return JSONResponse({"versions": versions})
+        acks = await asyncio.to_thread(sidecar.store.rows, AckRow, run, newest=limit)
+        told = [{"version": ack.version, "step": ack.step, "at": ack.at, "refused": ack.refused} for ack in acks]
+        return JSONResponse({"versions": versions, "acknowledgements": told})
 
     @router.post("/actions", status_code=201, openapi_extra=json_body(JsonObject), responses={200: {}, 409: {}})
     async def post_action(

@@ -1,20 +1,24 @@
 """Server-sent events of a run: update, stage, params, action, as they happen.
 
 Every listener has a bounded queue; one that reads too slowly is told `lagged` and let go, so it costs nobody anything.
-Events carry a number; they are a notice, not a record: whoever missed some reads the store through the query routes.
+Events carry an id; they are a notice, not a record: whoever missed some reads the store through the query routes. The
+newest are kept, so that a reader who comes back with `Last-Event-ID` gets those it missed; ids of another process are
+not understood and bring nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections import defaultdict
+import secrets
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 QUEUE_EVENTS = 256
 HEARTBEAT_SECONDS = 15.0
 MAX_LISTENERS = 256
+KEPT_EVENTS = 256
 
 
 class Listener:
@@ -30,6 +34,8 @@ class EventHub:
 
     def __init__(self) -> None:
         self._listeners: dict[str, set[Listener]] = defaultdict(set)
+        self._recent: deque[tuple[int, str, str]] = deque(maxlen=KEPT_EVENTS)
+        self._process = secrets.token_hex(4)
         self._number = 0
         self.closed = False
         self.taps: list[Callable[[str, str], None]] = []  # told the run and the kind of every event, at once
@@ -40,7 +46,9 @@ class EventHub:
 
     def publish(self, run: str, event: str, data: dict[str, Any]) -> None:
         self._number += 1
-        text = f"id: {self._number}\nevent: {event}\ndata: {json.dumps({'run': run, **data}, allow_nan=False)}\n\n"
+        content = json.dumps({"run": run, **data}, allow_nan=False)
+        text = f"id: {self._process}-{self._number}\nevent: {event}\ndata: {content}\n\n"
+        self._recent.append((self._number, run, text))
         for listener in list(self._listeners.get(run, ())):
             try:
                 listener.waiting.put_nowait(text)
@@ -50,8 +58,14 @@ class EventHub:
         for tap in self.taps:
             tap(run, event)
 
-    def subscribe(self, run: str) -> Listener:
+    def subscribe(self, run: str, last_id: str = "") -> Listener:
+        """`last_id` is the id of the last event that this reader had."""
         listener = Listener()
+        process, _, number = last_id.partition("-")
+        if process == self._process and number.isascii() and number.isdigit():
+            missed = [text for at, of, text in self._recent if at > int(number) and of == run]
+            for text in missed[-QUEUE_EVENTS:]:
+                listener.waiting.put_nowait(text)
         self._listeners[run].add(listener)
         return listener
 

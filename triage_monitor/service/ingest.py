@@ -31,6 +31,8 @@ from triage_monitor.service.retention import Retention
 from triage_monitor.service.sidecar import Admission, Sidecar
 from triage_monitor.storage.records import ShardRow
 from triage_monitor.summary.build import summarize
+from triage_monitor.summary.rows import rows_from_arrays
+from triage_monitor.summary.worst_rows import worst_of
 
 DROPPED_HEADER = "triage-client-dropped"
 MAX_ATTEMPT_JUMP = 1000
@@ -63,8 +65,9 @@ class Ingest:
         threading.Thread(target=self._compile, args=("float64",), name="compile", daemon=True).start()
 
     def _compile(self, kind: str) -> None:
-        one = np.ones(1, dtype=kind)
-        summarize(gap=one, advantages=one, offsets=np.array([0, 1]), spec=self._sidecar.settings.summary)
+        one, spec = np.ones(1, dtype=kind), self._sidecar.settings.summary
+        summarize(gap=one, advantages=one, offsets=np.array([0, 1]), spec=spec)
+        worst_of(rows_from_arrays(gap=one, advantages=one, offsets=np.array([0, 1])), spec)
 
     def close(self) -> None:
         self._workers.shutdown()

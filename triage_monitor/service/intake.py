@@ -26,6 +26,8 @@ from triage_monitor.summary.spec import SummarySpec
 from triage_monitor.summary.symptoms import Symptoms
 from triage_monitor.summary.symptoms_codec import encode_symptoms
 from triage_monitor.summary.symptoms_rows import symptoms_of
+from triage_monitor.summary.worst import encode_worst
+from triage_monitor.summary.worst_rows import worst_of
 
 MEDIA_TYPES = (STREAM_MIME, SUMMARY_MIME)
 
@@ -65,6 +67,7 @@ def read_shard(address: Address, media: str, body: memoryview, *, spec: SummaryS
     groups: bytes | None = None
     settings: dict[str, str] = {}
     symptoms: Symptoms | None = None
+    worst: bytes | None = None
     if media == SUMMARY_MIME:
         summary, symptoms = decode_report(bytes(body))
         settings = {} if symptoms is None else {name: told[0] for name, told in symptoms.settings.items() if told}
@@ -74,6 +77,7 @@ def read_shard(address: Address, media: str, body: memoryview, *, spec: SummaryS
     else:
         rows = _decoded(address, body, max_tokens)
         summary, symptoms = rows.summarize(spec), symptoms_of(rows)
+        worst = encode_worst(worst_of(rows, spec, shard=address.shard))
         settings = dict(rows.settings)
         groups = b"" if rows.groups is None else np.unique(rows.groups).astype("<i8").tobytes()
     row = ShardRow(
@@ -90,7 +94,7 @@ def read_shard(address: Address, media: str, body: memoryview, *, spec: SummaryS
         dict(settings),
     )
     encoded = None if symptoms is None else encode_symptoms(symptoms)
-    return Reading(Arrival(row, Piece(summary, groups, symptoms), encoded), rows)
+    return Reading(Arrival(row, Piece(summary, groups, symptoms), encoded, worst), rows)
 
 
 def _decoded(address: Address, body: memoryview, max_tokens: int) -> UpdateRows:

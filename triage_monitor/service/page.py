@@ -1,46 +1,85 @@
-"""The page at `/`: what this server is, its runs, and where to look. No script, nothing loaded from elsewhere."""
+"""The page at `/` and what it loads: files of this package, read once at start, served as they are.
+
+The page is plain HTML, CSS and ES modules; it asks the same routes that everyone asks, so it knows nothing that the
+API does not say, and the shell itself holds no data: it is served without a token. Its policy lets nothing be loaded
+or sent anywhere but here, and runs no inline script or style. Vendored files carry their version in their name and may
+be kept for ever; all others are asked for again each time and answered 304 when unchanged.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from html import escape
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.resources import files
+from typing import Annotated
 
-from triage_monitor.service.live import Snapshot
+from fastapi import APIRouter, Header
+from fastapi.responses import Response
 
-_STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"
-    "table{border-collapse:collapse}td,th{padding:.2em 1em .2em 0;text-align:left}code{background:#8882;padding:0 .2em}"
-)
+from triage_monitor.service.problems import Problem
+
+MEDIA = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+SHELL = "index.html"
+VENDORED = "uplot-1.6.32"
 SECURITY_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
 }
 
 
-def page(runs: Iterable[Snapshot], version: str) -> str:
-    rows = "".join(_row(run) for run in sorted(runs, key=lambda item: item.run))
-    table = (
-        f"<table><tr><th>run<th>stage<th>step<th>rho_asym (window)<th>parameters</tr>{rows}</table>"
-        if rows
-        else "<p>No run yet. A trainer's <code>Monitor</code> makes one with its first update.</p>"
-    )
-    return (
-        "<!doctype html><html lang=en><meta charset=utf-8><title>triage-monitor</title>"
-        f"<style>{_STYLE}</style><h1>triage-monitor {escape(version)}</h1>{table}"
-        "<p><a href=/metrics>/metrics</a> for Prometheus, <a href=/v1/runs>/v1/runs</a> for runs,"
-        " <a href=/openapi.json>/openapi.json</a> for every call, <a href=/readyz>/readyz</a> for the state of the"
-        " store.</p></html>"
-    )
+@dataclass(frozen=True, slots=True)
+class StaticFile:
+    body: bytes
+    media: str
+    etag: str
+    caching: str
 
 
-def _row(run: Snapshot) -> str:
-    name = escape(run.run)
-    step, rho = "-", "-"
-    if run.newest is not None:
-        step = str(run.newest.step)
-        value = run.newest.report["window"]["indicators"].get("rho_asym")
-        rho = "undefined" if value is None else f"{value:.3f}"
-    link = f'<a href="/v1/runs/{name}">{name}</a>'
-    return f"<tr><td>{link}<td>{escape(run.stage)}<td>{step}<td>{rho}<td>version {run.params.version}</tr>"
+def static_files() -> Mapping[str, StaticFile]:
+    """Name -> file, of everything in `static/`."""
+    found = {}
+    for item in files("triage_monitor.service").joinpath("static").iterdir():
+        media = MEDIA.get(f".{item.name.rpartition('.')[2]}")
+        if media is not None:
+            body = item.read_bytes()
+            caching = "public, max-age=31536000, immutable" if item.name.startswith(VENDORED) else "no-cache"
+            found[item.name] = StaticFile(body, media, f'"{sha256(body).hexdigest()[:16]}"', caching)
+    return found
+
+
+def routes() -> APIRouter:
+    router = APIRouter(tags=["service"])
+    known = static_files()
+
+    @router.get("/")
+    async def page(if_none_match: Annotated[str, Header()] = "") -> Response:
+        """The live page."""
+        return _answer(known[SHELL], if_none_match)
+
+    @router.get("/static/{name}")
+    async def static(name: str, if_none_match: Annotated[str, Header()] = "") -> Response:
+        """A file of the live page."""
+        if name not in known:
+            raise Problem(404, "not_found", f"the page has no file '{name[:100]}'")
+        return _answer(known[name], if_none_match)
+
+    return router
+
+
+def _answer(file: StaticFile, if_none_match: str) -> Response:
+    headers = {**SECURITY_HEADERS, "ETag": file.etag, "Cache-Control": file.caching}
+    if file.etag in (item.strip().removeprefix("W/") for item in if_none_match.split(",")):
+        return Response(status_code=304, headers=headers)
+    return Response(file.body, media_type=file.media, headers=headers)

@@ -12,6 +12,8 @@ from fastapi import APIRouter, Header, Query
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from triage_monitor.judge.indicators import INDICATOR_NAMES
+from triage_monitor.judge.run import JudgeSettings
+from triage_monitor.judge.score import SCORE
 from triage_monitor.service.events import MAX_LISTENERS
 from triage_monitor.service.live import LiveRun
 from triage_monitor.service.names import MAX_STEP, Run, checked_run
@@ -23,7 +25,7 @@ from triage_monitor.storage.series import Scope, is_series_name, read_series, se
 from triage_monitor.summary.rows import STREAM_MIME
 
 Bound = Annotated[int | None, Query(ge=0, le=MAX_STEP)]
-MAX_SERIES = 32
+MAX_SERIES = 64
 
 
 def routes(sidecar: Sidecar) -> APIRouter:
@@ -84,12 +86,12 @@ def routes(sidecar: Sidecar) -> APIRouter:
         return JSONResponse({"transitions": [{"at": row.at, **row.evidence} for row in rows]})
 
     @router.get("/{run}/events")
-    async def events(run: Run) -> StreamingResponse:
-        """Server-sent events: update, stage, params, action."""
+    async def events(run: Run, last_event_id: Annotated[str, Header()] = "") -> StreamingResponse:
+        """Server-sent events: update, stage, params, action. `Last-Event-ID` gets the recent ones behind it first."""
         await sidecar.find(checked_run(run))
         if sidecar.hub.listeners >= MAX_LISTENERS:
             raise busy("busy", f"{MAX_LISTENERS} event streams are open already")
-        listener = sidecar.hub.subscribe(run)
+        listener = sidecar.hub.subscribe(run, last_event_id)
         headers = {"Cache-Control": "no-store"}
         return StreamingResponse(sidecar.hub.stream(run, listener), media_type="text/event-stream", headers=headers)
 
@@ -128,6 +130,7 @@ def _brief_from_store(store: Store, name: str) -> dict[str, Any] | None:
 def _brief_json(
     name: str, newest: UpdateRow | None, version: int, attempt: int, retired: bool, held_by: str | None
 ) -> dict[str, Any]:
+    window = (None if newest is None else newest.report["window"]) or {}
     return {
         "run": name,
         "stage": "warming_up" if newest is None else newest.stage,
@@ -137,6 +140,8 @@ def _brief_json(
         "params_version": version,
         "held_by": held_by,
         "retired": retired,
+        "score": (window.get("score") or {}).get("value"),
+        "rho_asym": window.get("indicators", {}).get("rho_asym"),
     }
 
 
@@ -168,6 +173,22 @@ def _detail(sidecar: Sidecar, live: LiveRun) -> dict[str, Any]:
         "params_at": now.params_at,
         "params_applied": now.applied,
         "integrity": _integrity(sidecar, live),
+        "baseline": live.monitor.normal,
+        "thresholds": _thresholds(live.settings),
+    }
+
+
+def _thresholds(settings: JudgeSettings) -> dict[str, Any]:
+    """What charts draw beside the numbers: the levels this run is judged by."""
+    rules = {"drift": settings.detector.drift, "pre_terminal": settings.detector.pre_terminal}
+    score = {stage: item.level for stage, rule in rules.items() for item in rule.criteria if item.indicator == SCORE}
+    return {
+        "score": score,
+        "rho_asym": settings.notices.ratio,
+        "excess_band": settings.notices.excess_band,
+        "window_updates": settings.window_updates,
+        "minimum_updates": settings.detector.minimum.updates,
+        "alarms_per_1000_updates": settings.detector.alarms_per_1000_updates,
     }
 
 

@@ -36,6 +36,7 @@ from triage_monitor.storage.records import (
     ShardRow,
     SymptomRow,
     UpdateRow,
+    WorstRow,
 )
 
 logger = logging.getLogger("triage_monitor")
@@ -46,11 +47,20 @@ IDLE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A shard that was read and understood: its row without a time, its summary, its symptoms as they are stored."""
+    """A shard that was read and understood: its row without a time, its summary; its symptoms and its worst responses
+    as they are stored, None when it came as a summary."""
 
     row: ShardRow
     piece: Piece
     symptoms: bytes | None = None
+    worst: bytes | None = None
+
+    def beside(self) -> list[Record]:
+        """What is kept of it beside its row."""
+        place = (self.row.run, self.row.attempt, self.row.step, self.row.shard)
+        symptoms = None if self.symptoms is None else SymptomRow(*place, self.symptoms)
+        worst = None if self.worst is None else WorstRow(*place, self.worst)
+        return [item for item in (symptoms, worst) if item is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +235,7 @@ class Sidecar:
         update.arriving += 1
         outcome = None
         try:
-            outcome = await self._write_shard(live, row, arrival.symptoms)
+            outcome = await self._write_shard(live, row, arrival.beside())
         except ConflictError:
             live.counters["conflicting_shards"] += 1
             raise
@@ -276,8 +286,7 @@ class Sidecar:
             raise ConflictError(f"step {place[1]} was begun with {update.shards} shards, not {shards}")
         return update
 
-    async def _write_shard(self, live: LiveRun, row: ShardRow, symptoms: bytes | None) -> Outcome:
-        beside = [] if symptoms is None else [SymptomRow(row.run, row.attempt, row.step, row.shard, symptoms)]
+    async def _write_shard(self, live: LiveRun, row: ShardRow, beside: list[Record]) -> Outcome:
         if row.attempt <= live.attempt:
             return (await self.write(row, *beside))[0]
         # A shard under a higher attempt than any asked for begins that attempt by itself.

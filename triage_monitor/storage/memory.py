@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from triage_monitor.errors import ConflictError, StoreCorrupt
 from triage_monitor.storage.records import (
+    BESIDE,
     KINDS,
     Outcome,
     Record,
@@ -36,7 +37,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self.epoch = int(time.time())
         self.corrupt_rows = 0
-        self._tables: dict[type[Record], dict[Key, tuple[Cell, ...]]] = {kind: {} for kind in KINDS}
+        self._tables: dict[type[Record], dict[Key, tuple[Cell, ...]]] = {kind: {} for kind in (*KINDS, *BESIDE)}
         self._lock = threading.RLock()
 
     def write(self, *records: Record) -> Future[tuple[Outcome, ...]]:

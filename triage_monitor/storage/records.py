@@ -148,6 +148,20 @@ class SymptomRow(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class WorstRow(Record):
+    """The worst responses of one shard that came with its rows, as encoded; written together with the shard."""
+
+    TABLE = "worst"
+    KEY = ("run", "attempt", "step", "shard")
+    RULE = Rule.REPLACE
+
+    attempt: int
+    step: int
+    shard: int
+    worst: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class StateRow(Record):
     """What a restart needs beside the summaries: the judge's memory, counters, the parameters in force."""
 
@@ -283,3 +297,5 @@ KINDS: tuple[type[Record], ...] = (
     AuditRow,
     CursorRow,
 )
+# Shown beside a run and needed by no verdict: their tables are made where they are absent, whatever the version.
+BESIDE: tuple[type[Record], ...] = (WorstRow,)

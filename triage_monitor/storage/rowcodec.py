@@ -14,13 +14,13 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 
 from triage_monitor.errors import StoreCorrupt
-from triage_monitor.storage.records import KINDS, Record
+from triage_monitor.storage.records import BESIDE, KINDS, Record
 
 R = TypeVar("R", bound=Record)
 Cell = int | float | str | bytes | None
 
 
-_TYPES = {kind: tuple(str(item.type).removesuffix(" | None") for item in fields(kind)) for kind in KINDS}
+_TYPES = {kind: tuple(str(item.type).removesuffix(" | None") for item in fields(kind)) for kind in (*KINDS, *BESIDE)}
 _INT64 = range(-(2**63), 2**63)
 
 

@@ -11,7 +11,7 @@ import sqlite3
 from dataclasses import fields
 
 from triage_monitor.errors import ConfigError
-from triage_monitor.storage.records import KINDS, Record
+from triage_monitor.storage.records import BESIDE, KINDS, Record
 
 SCHEMA_VERSION = 3
 # version -> statements that lead from it to the next one
@@ -34,14 +34,15 @@ MIGRATIONS: dict[int, tuple[str, ...]] = {
 _SQL_TYPES = {"int": "INTEGER", "bool": "INTEGER", "float": "REAL", "str": "TEXT", "bytes": "BLOB"}
 
 
-def table_sql(kind: type[Record]) -> str:
+def table_sql(kind: type[Record], *, unless_there: bool = False) -> str:
     columns = []
     for item in fields(kind):
         plain = str(item.type).removesuffix(" | None")
         optional = str(item.type).endswith("| None")
         columns.append(f"{item.name} {_SQL_TYPES.get(plain, 'TEXT')}{'' if optional else ' NOT NULL'}")
     columns.append("checksum BLOB NOT NULL")
-    return f"CREATE TABLE {kind.TABLE} ({', '.join(columns)}, PRIMARY KEY ({', '.join(kind.KEY)}))"
+    condition = "IF NOT EXISTS " if unless_there else ""
+    return f"CREATE TABLE {condition}{kind.TABLE} ({', '.join(columns)}, PRIMARY KEY ({', '.join(kind.KEY)}))"
 
 
 def schema_sql() -> tuple[str, ...]:
@@ -66,6 +67,8 @@ def prepare(db: sqlite3.Connection, *, epoch: int) -> int:
             db.executemany("INSERT INTO meta VALUES (?, ?)", [("schema_version", SCHEMA_VERSION), ("epoch", epoch)])
         else:
             _migrate(db)
+        for kind in BESIDE:
+            db.execute(table_sql(kind, unless_there=True))
         stored = db.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchone()
     except BaseException:
         db.execute("ROLLBACK")

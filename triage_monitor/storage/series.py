@@ -1,7 +1,7 @@
 """One number of a run over its steps, read from the stored reports.
 
-Names are indicators, or a quantile of the gap as `q0.05_all`, `q0.001_neg`. Every series of one call shares its steps;
-where a value is absent it is None, in Arrow a null.
+Names are indicators, a quantile of the gap as `q0.05_all`, `q0.001_neg`, or `warning_score`, which only a window has.
+Every series of one call shares its steps; where a value is absent it is None, in Arrow a null.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from triage_monitor.judge.score import SCORE
 from triage_monitor.storage.base import Store, effective_updates
 from triage_monitor.storage.records import UpdateRow
 
@@ -37,7 +38,7 @@ class Series:
 
 
 def is_series_name(name: str, indicators: Collection[str]) -> bool:
-    return name in indicators or _QUANTILE.fullmatch(name) is not None
+    return name in indicators or name == SCORE or _QUANTILE.fullmatch(name) is not None
 
 
 def read_series(
@@ -76,6 +77,9 @@ def series_arrow(series: Sequence[Series]) -> bytes:
 
 
 def _value(report: dict[str, Any], name: str) -> float | None:
+    if name == SCORE:
+        score: float | None = (report.get("score") or {}).get("value")
+        return score
     match = _QUANTILE.fullmatch(name)
     if match is None:
         value: float | None = report.get("indicators", {}).get(name)

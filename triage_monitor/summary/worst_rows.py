@@ -1,0 +1,152 @@
+"""UpdateRows -> its worst responses. One pass weighs every response; only the few kept ones are cut into segments.
+
+The pass adds up, over the valid tokens that amplify (gap and advantage of one sign) with abs(gap) >= tau_ana, the
+abs(gap). Thresholds are compared as the summary does: in the gap's own type, log-probs subtracted in float64.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triage_monitor.summary.jit import REORDER, compiled
+from triage_monitor.summary.kernel_segment import Floats, Gaps, Ints
+from triage_monitor.summary.rows_values import Array, UpdateRows
+from triage_monitor.summary.spec import DEFAULT_SPEC, SummarySpec
+from triage_monitor.summary.symptoms_sample import gap_at
+from triage_monitor.summary.worst import KEPT, MAX_CELLS, MAX_NAME, WorstResponse
+
+Flags = NDArray[np.bool_]
+
+
+@compiled(REORDER)
+def one_sided(x_T: Gaps, first: int, last: int, side: float, tau: float) -> float:
+    """The commonest form by itself, so that it is vectorised: gaps as they came, one advantage, no mask."""
+    base = np.uintp(first)
+    total = np.float64(0)
+    for t in range(last - first):
+        push = side * np.float64(x_T[base + np.uintp(t)])
+        total += push if (push >= tau) & (push < np.inf) else 0.0
+    return total
+
+
+@compiled(REORDER)
+def tail_gaps(
+    x_T: Gaps, y_T: Gaps, out_T: Flags, offset_R1: Ints, advantage: Floats, per_token: bool, tau: float, gap_R: Floats
+) -> None:
+    """Into gap_R. The gap is x - y, or x when y is empty; `out_T` marks positions that do not count, or is empty."""
+    paired, masked = y_T.size > 0, out_T.size > 0
+    plain = not (paired or masked or per_token)
+    for r in range(offset_R1.size - 1):
+        one = 0.0 if per_token else np.sign(advantage[r])
+        if plain:
+            gap_R[r] = one_sided(x_T, offset_R1[r], offset_R1[r + 1], one, tau)
+            continue
+        total = 0.0
+        for t in range(offset_R1[r], offset_R1[r + 1]):
+            i = np.uintp(t)
+            gap = np.float64(x_T[i]) - np.float64(y_T[i]) if paired else np.float64(x_T[i])
+            push = gap * (np.sign(advantage[i]) if per_token else one)
+            counts = (push >= tau) & (push < np.inf)
+            if masked:
+                counts &= not out_T[i]
+            total += push if counts else 0.0
+        gap_R[r] = total
+
+
+def worst_of(rows: UpdateRows, spec: SummarySpec = DEFAULT_SPEC, *, shard: int = 0) -> tuple[WorstResponse, ...]:
+    """At most KEPT responses with an amplifying tail, worst first; a pure function of the shard's rows."""
+    if rows.tokens == 0:
+        return ()
+    weight = _weights(rows, spec)
+    order = np.argsort(-weight, kind="stable")[:KEPT]
+    return tuple(_response(rows, int(row), float(weight[row]), spec, shard) for row in order if weight[row] > 0)
+
+
+def _weights(rows: UpdateRows, spec: SummarySpec) -> NDArray[np.float64]:
+    first = _readable(rows.gap if rows.gap is not None else rows.learner_logprobs)
+    second = _readable(rows.sampler_logprobs) if rows.gap is None else np.empty(0, first.dtype)
+    if rows.gap is None and second.dtype != first.dtype:
+        first, second = first.astype(np.float64), second.astype(np.float64)
+    outside = np.empty(0, np.bool_) if rows.mask is None else ~rows.mask.astype(np.bool_)
+    if rows.missing is not None:
+        outside = rows.missing | outside if outside.size else rows.missing.astype(np.bool_)
+    weight = np.zeros(rows.responses)
+    tail_gaps(
+        _locked(first),
+        _locked(second),
+        _locked(outside),
+        _locked(rows.offsets.astype(np.int64, copy=False)),
+        _locked(rows.advantages.astype(np.float64, copy=False)),
+        rows.advantages_per_token,
+        _threshold(rows, spec),
+        weight,
+    )
+    return weight
+
+
+def _readable(values: Array | None) -> Array:
+    assert values is not None
+    return values if values.dtype in (np.float32, np.float64) else values.astype(np.float32)
+
+
+def _locked(array: Array) -> Array:
+    """Read-only and contiguous like the views of a received body, so that the pass is compiled once a type."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+def _threshold(rows: UpdateRows, spec: SummarySpec) -> float:
+    narrow = rows.gap is not None and rows.gap.dtype != np.float64
+    return float(np.float32(spec.tau_ana)) if narrow else spec.tau_ana
+
+
+def _response(rows: UpdateRows, row: int, weight: float, spec: SummarySpec, shard: int) -> WorstResponse:
+    place = np.arange(rows.offsets[row], rows.offsets[row + 1])
+    present = np.ones(len(place), np.bool_) if rows.mask is None else rows.mask[place].astype(np.bool_)
+    heard = np.flatnonzero(present)
+    place, present = place[heard[0] : heard[-1] + 1], present[heard[0] : heard[-1] + 1]
+    with np.errstate(invalid="ignore", over="ignore"):
+        gap = gap_at(rows, place)
+    valid = present & np.isfinite(gap)
+    if rows.missing is not None:
+        valid &= ~rows.missing[place]
+    advantage = rows.advantages[place] if rows.advantages_per_token else np.full(len(place), rows.advantages[row])
+    tail = valid & (np.where(valid, gap, 0.0) * np.sign(np.nan_to_num(advantage)) >= _threshold(rows, spec))
+    starts = np.arange(0, len(place), spec.segment)
+    n, c = (np.add.reduceat(flags.astype(np.int64), starts) for flags in (valid, tail))
+    eligible = n >= spec.minimum_valid
+    lowest = np.minimum.reduceat(np.where(valid, gap, np.inf), starts)
+    per_cell = -(-len(starts) // MAX_CELLS)
+    cells = np.arange(0, len(starts), per_cell)
+    return WorstResponse(
+        row=row,
+        shard=shard,
+        response_id=_name(rows.response_ids, row),
+        engine=_name(rows.engines, row),
+        advantage=_number(np.mean(advantage[valid], dtype=np.float64)),
+        tail_gap=round(weight, 6),
+        mean_gap=round(float(gap[valid].mean()), 6),
+        valid_tokens=int(n.sum()),
+        tail_tokens=int(c.sum()),
+        segments=len(starts),
+        eligible=int(eligible.sum()),
+        heavy=int((eligible & (c >= spec.phi * n)).sum()),
+        per_cell=per_cell,
+        tokens=tuple(np.add.reduceat(n, cells).tolist()),
+        tail=tuple(np.add.reduceat(c, cells).tolist()),
+        lowest=tuple(_number(value) for value in np.minimum.reduceat(lowest, cells)),
+    )
+
+
+def _number(value: float) -> float | None:
+    return round(float(value), 6) if np.isfinite(value) else None
+
+
+def _name(names: Array | None, row: int) -> str | None:
+    """Shortened: a name is whatever a trainer sent."""
+    if names is None or names[row] is None:
+        return None
+    text = str(names[row])
+    return text if len(text) <= MAX_NAME else f"{text[: MAX_NAME - 1]}…"
