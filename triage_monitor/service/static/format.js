@@ -11,8 +11,16 @@ export function number(value, digits = 3) {
   return text.replace("-", "−");
 }
 
+// The same with its zeros kept, so that a live number does not change its width.
+export function reading(value, digits = 3) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return UNKNOWN;
+  const size = Math.abs(value);
+  if (size === 0 || size >= 10 ** digits || size < 1e-3) return number(value, digits);
+  return value.toPrecision(digits).replace("-", "−");
+}
+
 export function times(value) {
-  return number(value, value >= 10 ? 3 : 2);
+  return reading(value, value >= 10 ? 3 : 2);
 }
 
 export function share(value) {

@@ -1,6 +1,6 @@
 // What a run's numbers come to, in plain words. Pure: a run's detail in, sentences out.
 
-import { capital, count, number, plural, share, times, words } from "./format.js";
+import { capital, count, plural, reading, share, times, words } from "./format.js";
 
 // A shape beside every colour, so that nothing is said by colour alone.
 export const STAGES = {
@@ -51,14 +51,14 @@ export function banner(detail) {
 
 function headline(detail) {
   const score = detail.window?.score?.value;
-  const found = score === undefined || score === null ? "" : number(score);
+  const found = score === undefined || score === null ? "" : reading(score);
   switch (detail.stage) {
     case "healthy":
-      return `The mismatch is at this run's own normal${found ? `: early-warning score ${found}, 1 alarms` : ""}.`;
+      return `The mismatch is at this run's own normal${found ? `: early-warning score ${found}, alarm at 1` : ""}.`;
     case "drift":
-      return `The mismatch is growing: early-warning score ${found || "above the drift level"}, 1 alarms.`;
+      return `The mismatch is growing: early-warning score ${found || "above the drift level"}, alarm at 1.`;
     case "pre_terminal":
-      return `Runs that looked like this collapsed: early-warning score ${found || "at the alarm"}, 1 alarms.`;
+      return `This run shows the early signs of a collapse: early-warning score ${found || "at the alarm"}, alarm at 1.`;
     case "terminal":
       return detail.why === "terminal_reward"
         ? "The reward has fallen below half of its best while the mismatch is out of its normal range."
@@ -132,8 +132,8 @@ function excess(detail) {
   if (!left || !rho || detail.stage === "not_observable") return "";
   if (low !== null && low !== undefined && low <= 1 && high >= 1) return "";
   return left <= band && left >= 1 / band
-    ? `Sign odds and response lengths explain that imbalance (rho_excess ${number(left)}).`
-    : `Sign odds and response lengths do not explain that imbalance: rho_excess ${number(left)} is left.`;
+    ? `Sign odds and response lengths explain that imbalance (rho_excess ${reading(left)}).`
+    : `Sign odds and response lengths do not explain that imbalance: rho_excess ${reading(left)} is left.`;
 }
 
 // What is wrong with the data itself, each with its number; empty when nothing is.

@@ -1,0 +1,79 @@
+"""Debian's chromium under playwright, and pages that fail on what no test asked for: console errors, foreign hosts.
+
+Nothing is downloaded: the browser is the system's. Without one the tests skip with a reason; under CI=true they fail.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+    " --disable-component-update --disable-sync"
+).split()
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        reason = "there is no chromium on this machine (Debian: apt-get install chromium)"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=path, args=FLAGS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Watch:
+    """What a page did beside what it was asked to."""
+
+    def __init__(self, page: Page, origin: str) -> None:
+        self.page = page
+        self.origin = origin
+        self.errors: list[str] = []
+        self.hosts: set[str] = set()
+        self.statuses: set[int] = set()
+        page.on("console", lambda message: self._said(message.type, message.text))
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
+        page.on("response", lambda response: self.statuses.add(response.status))
+
+    def _said(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning"):
+            self.errors.append(text)
+
+    def open(self, fragment: str = "") -> Page:
+        self.page.goto(f"{self.origin}/{fragment}")
+        return self.page
+
+
+@contextmanager
+def watched(browser: Browser, origin: str, *, clean: bool = True, **context: Any) -> Iterator[Watch]:
+    """A fresh page; with `clean` it must have spoken to this origin only and left no error on the console."""
+    opened = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **context})
+    watch = Watch(opened.new_page(), origin)
+    watch.page.set_default_timeout(60_000)
+    try:
+        yield watch
+        if clean:
+            assert watch.errors == []
+        assert watch.hosts == {urlsplit(origin).netloc}
+    finally:
+        opened.close()
