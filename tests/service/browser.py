@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 FLAGS = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
-    " --disable-component-update --disable-sync"
-).split()
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-sync"),
+)
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def chromium() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=path, args=FLAGS)
+        browser = play.chromium.launch(executable_path=path, args=list(FLAGS))
         try:
             yield browser
         finally:
@@ -69,7 +69,7 @@ def watched(browser: Browser, origin: str, *, clean: bool = True, **context: Any
     """A fresh page; with `clean` it must have spoken to this origin only and left no error on the console."""
     opened = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **context})
     watch = Watch(opened.new_page(), origin)
-    watch.page.set_default_timeout(60_000)
+    watch.page.set_default_timeout(90_000)
     try:
         yield watch
         if clean:

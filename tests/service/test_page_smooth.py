@@ -12,7 +12,7 @@ from service.live_server import serving
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-# Every chart of the run's view on columns of `count` updates; the median milliseconds of one more update in all of them.
+# Every chart of the run's view on columns of `count` updates; median milliseconds of one more update in all of them.
 MEASURE = """async (count) => {
   const [{ Chart }, { PANELS }, { Columns, INDICATORS, SCORE }] = await Promise.all(
     ["charts", "panels", "series"].map((name) => import(`/static/${name}.js`)));
@@ -21,7 +21,8 @@ MEASURE = """async (count) => {
   const wave = (step, i) => 0.5 + 0.4 * Math.sin(step / (7 + i)) + 0.05 * Math.sin(step * 12.9898);
   const answer = (steps) => names.map((name, i) => ({ name, steps, values: steps.map((step) => wave(step, i)) }));
   columns.replaceFrom(0, answer(Array.from({ length: count }, (_, i) => i)));
-  const shared = { columns, range: null, thresholds: {}, stages: [], changes: [], reasons: {}, zoom() {}, pointed() {} };
+  const shared = { columns, range: null, thresholds: {}, stages: [], changes: [], reasons: {},
+    zoom() {}, pointed() {} };
   const charts = PANELS.map((panel) => new Chart(panel, shared));
   const main = document.getElementById("main");
   main.replaceChildren(...charts.map((chart) => chart.node));

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pytest
-from service.live_server import LiveServer, arrow, masses, serving
+from service.live_server import LiveServer, masses, serving
 
 from triage_monitor.service.events import QUEUE_EVENTS, EventHub
 

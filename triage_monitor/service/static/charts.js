@@ -21,7 +21,7 @@ export class Chart {
     this.stale = true;
     this.visible = false;
     this.values = panel.lines.filter((item) => item.label).map((item) => ({ item, node: el("b", { class: "num" }) }));
-    this.canvas = el("div", { class: "plot", tabindex: 0, role: "img", onkeydown: (event) => this.key(event) });
+    this.canvas = el("div", { class: "plot", tabindex: 0, role: "img", "aria-label": `${panel.title}, ${panel.unit}`, onkeydown: (event) => this.key(event) });
     this.note = el("p", { class: "quiet nothing", hidden: true });
     this.node = el("article", { class: "panel chart", id: `chart-${panel.id}`, "aria-labelledby": `chart-${panel.id}-title` },
       el("header", {}, el("h3", { id: `chart-${panel.id}-title` }, panel.title), el("span", { class: "unit" }, panel.unit)),
@@ -139,7 +139,7 @@ export class Chart {
       scales: { x: { time: false, range: (_, low, high) => xRange(low, high) }, y: yScale(panel) },
       axes: [
         { ...axis, size: 26, space: 60, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? tick.toLocaleString("en") : "")) },
-        { ...axis, size: 50, space: 26, splits: splitsOf(panel), values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick, 2))) },
+        { ...axis, size: 50, space: 26, splits: splitsOf(panel), values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))) },
       ],
       series: [{}, ...panel.lines.map((item) => ({
         label: item.label ?? item.name, stroke: item.width ? colour(item.colour) : "transparent", width: item.width || 0,
