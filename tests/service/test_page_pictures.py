@@ -4,8 +4,8 @@ By default of a short synthetic run, into a temporary folder. The README's are o
 
     TRIAGE_PAGE_RUN=path/to/run/updates TRIAGE_PAGE_LAST=150 pytest tests/service/test_page_pictures.py
 
-writes `dashboards/images/page-{run,dark,phone}.png` from that recording up to that step. A recording does not react: the
-parameters that the policy pushes are not acknowledged, and the page says so.
+writes `dashboards/images/page-{run,dark,phone}.png` from that recording up to that step. A recording does not react:
+the parameters that the policy pushes are not acknowledged, and the page says so.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -28,7 +29,7 @@ RECORDED = os.environ.get("TRIAGE_PAGE_RUN")
 LAST = int(os.environ.get("TRIAGE_PAGE_LAST", "1000000"))
 MOST_BYTES = 250_000
 COLOURS = 128
-VIEWS = {
+VIEWS: dict[str, dict[str, Any]] = {
     "page-run": {"viewport": {"width": 1320, "height": 1180}, "color_scheme": "light"},
     "page-dark": {"viewport": {"width": 1320, "height": 860}, "color_scheme": "dark"},
     "page-phone": {"viewport": {"width": 380, "height": 800}, "color_scheme": "light", "device_scale_factor": 2},
@@ -74,7 +75,7 @@ def test_pictures_show_the_run_with_its_charts_drawn(tmp_path: Path) -> None:
         assert picture.stat().st_size < MOST_BYTES
         with Image.open(picture) as found:
             scale = view.get("device_scale_factor", 1)
-            assert found.size == (view["viewport"]["width"] * scale, view["viewport"]["height"] * scale)  # type: ignore[index, operator]
+            assert found.size == (view["viewport"]["width"] * scale, view["viewport"]["height"] * scale)
 
 
 # The first chart's canvas holds more than its ground: some of its pixels are not transparent.
