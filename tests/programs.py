@@ -11,6 +11,7 @@ FROM = {"prometheus": "apt install prometheus", "promtool": "apt install prometh
 FROM |= {
     "prometheus-alertmanager": "apt install prometheus-alertmanager",
     "amtool": "apt install prometheus-alertmanager",
+    "chromium": "apt install chromium",
 }
 
 

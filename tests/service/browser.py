@@ -5,14 +5,12 @@ Nothing is downloaded: the browser is the system's. Without one the tests skip w
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import pytest
+from programs import program
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -25,12 +23,7 @@ FLAGS = (
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        reason = "there is no chromium on this machine (Debian: apt-get install chromium)"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    path = program("chromium")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play:
@@ -49,11 +42,9 @@ class Watch:
         self.origin = origin
         self.errors: list[str] = []
         self.hosts: set[str] = set()
-        self.statuses: set[int] = set()
         page.on("console", lambda message: self._said(message.type, message.text))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("request", lambda request: self.hosts.add(urlsplit(request.url).netloc))
-        page.on("response", lambda response: self.statuses.add(response.status))
 
     def _said(self, kind: str, text: str) -> None:
         if kind in ("error", "warning"):

@@ -37,6 +37,10 @@ const WAITING = {
   undecided: "An indicator is on its way out of the normal range; the next updates decide.",
   cleared: "An operator cleared the terminal stage; counting starts anew.",
 };
+const TERMINAL = {
+  terminal_magnitude: "The bulk of the gaps has moved, not only their tail: this run is collapsing.",
+  terminal_reward: "The reward has fallen below half of its best while the mismatch is out of its normal range.",
+};
 const NORMAL = [0.8, 1.25]; // times its baseline: a mean that looks normal
 
 export function stageOf(name) {
@@ -60,9 +64,7 @@ function headline(detail) {
     case "pre_terminal":
       return `This run shows the early signs of a collapse: early-warning score ${found || "at the alarm"}, alarm at 1.`;
     case "terminal":
-      return detail.why === "terminal_reward"
-        ? "The reward has fallen below half of its best while the mismatch is out of its normal range."
-        : "The bulk of the gaps has moved, not only their tail: this run is collapsing.";
+      return TERMINAL[detail.why] ?? "This run was judged terminal, and stays so until somebody clears it.";
     case "warming_up":
       return warming(detail);
     case "not_observable":
