@@ -88,7 +88,7 @@ export class Chart {
     if (width === 0) return;
     const from = range === null ? 0 : columns.placeOf(range[0]);
     const to = range === null ? columns.length : columns.placeOf(range[1] + 1e-9);
-    const data = thinned(columns.slice(names, from, to), Math.max(50, width - 60));
+    const data = thinned(columns.slice(names, from, to), Math.max(50, Math.round((width - 60) / 2)));
     if (this.panel.scale === "log") for (const column of data.slice(1)) noneBelow(column);
     if (this.plot === null) this.plot = new uPlot(this.options(width), data, this.canvas);
     else this.plot.setData(data);
