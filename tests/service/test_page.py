@@ -76,7 +76,7 @@ def test_late_update_takes_its_own_place_in_the_charts(browser: Browser) -> None
         page = watch.open(RUN_VIEW)
         page.locator("#link:has-text('live')").wait_for()
         feed(live, range(5, 6))
-        page.locator("#chart-rho .plot[aria-label*='At update 18']").wait_for()
+        page.locator("#chart-rho .plot[aria-label*='11 updates, at 18']").wait_for()
         page.locator("#chart-rho .plot").focus()
         for key in ("Home", "ArrowRight", "ArrowRight", "ArrowRight"):
             page.keyboard.press(key)

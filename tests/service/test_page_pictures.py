@@ -28,7 +28,7 @@ IMAGES = Path(__file__).parents[2] / "dashboards" / "images"
 RECORDED = os.environ.get("TRIAGE_PAGE_RUN")
 LAST = int(os.environ.get("TRIAGE_PAGE_LAST", "1000000"))
 MOST_BYTES = 250_000
-COLOURS = 128
+COLOURS = 256
 VIEWS: dict[str, dict[str, Any]] = {
     "page-run": {"viewport": {"width": 1320, "height": 1180}, "color_scheme": "light"},
     "page-dark": {"viewport": {"width": 1320, "height": 860}, "color_scheme": "dark"},
@@ -53,7 +53,9 @@ def small(png: bytes) -> bytes:
     """The same picture in few colours: a page has not many."""
     out = io.BytesIO()
     with Image.open(io.BytesIO(png)) as picture:
-        picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
+        picture.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+            out, "PNG", optimize=True
+        )
     return out.getvalue()
 
 

@@ -1,7 +1,7 @@
 // One chart: a card with title, legend, and a uPlot canvas that is redrawn only while it can be seen.
 
 import { el, svg } from "./dom.js";
-import { number, reading, words } from "./format.js";
+import { number, plural, reading, words } from "./format.js";
 import { namesOf } from "./panels.js";
 import { thinned } from "./series.js";
 import { stageOf } from "./words.js";
@@ -106,7 +106,7 @@ export class Chart {
   summary() {
     const { columns } = this.shared;
     const now = this.values.map(({ item }) => `${item.label} ${reading(columns.newest(item.name))}`).join(", ");
-    return `${this.panel.title}, ${this.panel.unit}. At update ${columns.lastStep}: ${now}. Arrow keys read other updates.`;
+    return `${this.panel.title}, ${this.panel.unit}. ${plural(columns.length, "update")}, at ${columns.lastStep}: ${now}. Arrow keys read other updates.`;
   }
 
   // Shows the values at a place of the full columns, or the newest.
