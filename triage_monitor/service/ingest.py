@@ -23,12 +23,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from triage_monitor.errors import ConflictError, TriageError
 from triage_monitor.service import attempts
 from triage_monitor.service.access import caller_of
+from triage_monitor.service.arrivals import Admission
 from triage_monitor.service.body import ByteBudget, json_body, read_body, read_model
 from triage_monitor.service.intake import MEDIA_TYPES, Address, Reading, body_digest, read_shard
 from triage_monitor.service.names import MAX_STEP, Attempt, Digits, Run, Step, checked_run
 from triage_monitor.service.problems import Problem, problem_of
 from triage_monitor.service.retention import Retention
-from triage_monitor.service.sidecar import Admission, Sidecar
+from triage_monitor.service.sidecar import Sidecar
 from triage_monitor.storage.records import ShardRow
 from triage_monitor.summary.build import summarize
 from triage_monitor.summary.rows import rows_from_arrays

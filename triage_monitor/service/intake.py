@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from triage_monitor.errors import InputError
+from triage_monitor.service.arrivals import Arrival
 from triage_monitor.service.live import Piece
-from triage_monitor.service.sidecar import Arrival
 from triage_monitor.storage.records import ShardRow
 from triage_monitor.summary.codec import encode
 from triage_monitor.summary.report import decode_report

@@ -12,11 +12,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from triage_monitor.config import Settings
 from triage_monitor.errors import ConflictError, StoreFull, TriageError
+from triage_monitor.service.arrivals import Admission, Arrival
 from triage_monitor.service.auditing import POLICY, audit_news, audit_params
 from triage_monitor.service.clock import Clock
 from triage_monitor.service.closing import Closing, issued, judge_update
@@ -34,45 +35,13 @@ from triage_monitor.storage.records import (
     Record,
     RunRow,
     ShardRow,
-    SymptomRow,
     UpdateRow,
-    WorstRow,
 )
 
 logger = logging.getLogger("triage_monitor")
 T = TypeVar("T")
 IMPLICIT = "implicit"
 IDLE_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A shard that was read and understood: its row without a time, its summary; its symptoms and its worst responses
-    as they are stored, None when it came as a summary."""
-
-    row: ShardRow
-    piece: Piece
-    symptoms: bytes | None = None
-    worst: bytes | None = None
-
-    def beside(self) -> list[Record]:
-        """What is kept of it beside its row."""
-        place = (self.row.run, self.row.attempt, self.row.step, self.row.shard)
-        symptoms = None if self.symptoms is None else SymptomRow(*place, self.symptoms)
-        worst = None if self.worst is None else WorstRow(*place, self.worst)
-        return [item for item in (symptoms, worst) if item is not None]
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """The answer to an accepted shard."""
-
-    duplicate: bool
-    attempt: int
-    shards: int
-    update: str
-    shards_in: int
-    params_version: int
 
 
 class Sidecar:
