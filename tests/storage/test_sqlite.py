@@ -224,7 +224,7 @@ def test_store_of_version_2_keeps_its_rows_and_begins_an_audit_trail(tmp_path: P
     store.write(run_row(), params_row(1)).result()
     store.close()
     with sqlite3.connect(tmp_path / "triage.db") as db:
-        for table in ("audit", "cursors"):
+        for table in ("audit", "cursors", "worst"):
             db.execute(f"DROP TABLE {table}")
         db.execute("UPDATE meta SET value = 2 WHERE name = 'schema_version'")
         texts = [row[0] for row in db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid")]
