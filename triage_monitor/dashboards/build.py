@@ -9,7 +9,7 @@ from typing import Any
 from triage_monitor.errors import ConfigError
 
 NAMES = ("fleet", "run", "research")
-DEFAULT_DIR = Path("dashboards")
+FOREIGN = ("id", "auto", "auto_count", "auto_min")  # of the SDK's variables; Grafana's schema has none of them
 
 
 def dashboards() -> dict[str, dict[str, Any]]:
@@ -27,7 +27,7 @@ def dashboards() -> dict[str, dict[str, Any]]:
 
     made = {"fleet": fleet(), "run": run(), "research": research()}
     encoded = {name: JSONEncoder(sort_keys=True).encode(builder.build()) for name, builder in made.items()}
-    return {name: _numbered(_without_nulls(json.loads(text))) for name, text in encoded.items()}
+    return {name: _finished(_without_nulls(json.loads(text))) for name, text in encoded.items()}
 
 
 def text_of(board: dict[str, Any]) -> str:
@@ -65,7 +65,12 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def _numbered(board: dict[str, Any]) -> dict[str, Any]:
+def _finished(board: dict[str, Any]) -> dict[str, Any]:
+    """Panels get ids by their order; variables keep what Grafana's schema knows."""
+    del board["style"]  # gone from the schema; Grafana takes the viewer's theme
+    for variable in board["templating"]["list"]:
+        for name in FOREIGN:
+            variable.pop(name, None)
     number = 0
     for panel in board["panels"]:
         for one in (panel, *panel.get("panels", ())):
