@@ -49,16 +49,23 @@ class StoreSettings:
     """`retain_raw` also keeps every update's tokens as Parquet under `data_dir`/recordings, for `analyze`.
 
     `audit_witness` is the second file of the audit trail, best on another disk; in `data_dir` if empty.
+
+    Of updates more than `keep_shards` steps back the raw shards' summaries go, of those more than `keep_summaries`
+    steps back the merged ones: a trainer that resumes from there begins with a shorter window. Series stay for good.
     """
 
     kind: str = "sqlite"
     data_dir: str = "triage-data"
     retain_raw: bool = False
     audit_witness: str = ""
+    keep_shards: int = 200
+    keep_summaries: int = 10_000
 
     def __post_init__(self) -> None:
         if self.kind not in STORE_KINDS:
             raise ConfigError(f"kind {self.kind!r} is not one of {list(STORE_KINDS)}")
+        _within("keep_shards", self.keep_shards, 1, 1 << 50)
+        _within("keep_summaries", self.keep_summaries, self.keep_shards, 1 << 50)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +148,9 @@ class Settings:
                 " name an auth.tokens_file (`triage-monitor token add` makes one), or set allow_remote = true to listen"
                 " there all the same"
             )
+        window = max(judge.window_updates for judge in (self.judge, *self.judge_by_run.values()))
+        if self.store.keep_shards < window:
+            raise ConfigError(f"store.keep_shards {self.store.keep_shards} is below the window of {window} updates")
 
     def judge_for(self, run: str) -> JudgeSettings:
         """The first pattern of `judge_by_run` that the run's name matches, else `judge`."""

@@ -15,6 +15,7 @@ import pytest
 from storage.store_rows import params_row, run_row, shard_row, summary_row, update_row
 
 from triage_monitor.errors import ConfigError, StoreCorrupt, StoreFull
+from triage_monitor.storage.ledger import Ledger
 from triage_monitor.storage.records import (
     AuditRow,
     CursorRow,
@@ -115,9 +116,10 @@ def test_damaged_row_is_counted_and_never_served(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     assert [row.step for row in store.rows(SummaryRow, "run-a")] == [1, 3]
     assert store.get(SummaryRow, "run-a", 0, 2) is None
-    assert store.corrupt_rows == 2
+    assert store.corrupt_rows == 1
     assert store.write(shard_row(2, digest="whole")).result() == (Outcome.NEW,)
     assert store.get(ShardRow, "run-a", 0, 2, 0) == shard_row(2, digest="whole")
+    assert store.corrupt_rows == 2
     store.close()
 
 
@@ -132,7 +134,10 @@ def test_file_that_is_no_store_is_refused_and_left_as_it_was(tmp_path: Path) -> 
 def test_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     SqliteStore(tmp_path).close()
     with sqlite3.connect(tmp_path / "triage.db") as db:
+        values = dict(db.execute("SELECT name, value FROM meta").fetchall())
+        newer = Ledger(values["epoch"]).seal(SCHEMA_VERSION + 1)
         db.execute("UPDATE meta SET value = ? WHERE name = 'schema_version'", (SCHEMA_VERSION + 1,))
+        db.execute("UPDATE meta SET value = ? WHERE name = 'seal'", (newer,))
     db.close()
     with pytest.raises(ConfigError, match=f"schema version {SCHEMA_VERSION + 1}"):
         SqliteStore(tmp_path)

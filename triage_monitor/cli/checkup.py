@@ -37,6 +37,11 @@ def _findings(get: Get) -> Iterator[tuple[str, bool]]:
         yield "the store is in memory: a restart forgets everything (store.kind = 'sqlite' keeps it)", True
     if ready["corrupt_rows"]:
         yield f"{ready['corrupt_rows']} stored rows failed their checksum; check the disk", True
+    if ready["damaged"]:
+        text = (
+            f"the store was found damaged {ready['damaged']} time(s), {ready['lost_writes']} acknowledged writes lost"
+        )
+        yield f"{text}; the damaged files are in the data directory under damaged/", True
     runs = get("/v1/runs").json()["runs"]
     yield f"{len(runs)} run(s)", False
     for run in runs:

@@ -25,6 +25,7 @@ COMMANDS = (
     "corpus",
     "dashboards",
     "operator",
+    "transfer",
     "token",
     "audit",
 )

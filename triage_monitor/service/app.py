@@ -64,7 +64,12 @@ def build(
     collector = SidecarCollector(
         sidecar,
         intake.budget,
-        [partial(access_families, access), partial(witness_families, witness), webhooks.families],
+        [
+            partial(access_families, access),
+            partial(witness_families, witness),
+            webhooks.families,
+            *([] if retention is None else [retention.families]),
+        ],
     )
     text = TextPage(collector) if registry is None else None
     registry = registry or CollectorRegistry()
@@ -126,8 +131,10 @@ def _service_routes(
 
     @app.get("/readyz", tags=["service"])
     async def readyz(request: Request) -> JSONResponse:
-        """Ready: runs are loaded, nothing is being shut down, the store took the last write. Details need `read`."""
-        failed = sidecar.last_write_failed
+        """Ready: runs are loaded, nothing is being shut down, the store is whole and took the last write. Details need
+        `read`."""
+        damage = await asyncio.to_thread(lambda: sidecar.store.damage)
+        failed = sidecar.store.suspect or sidecar.last_write_failed
         ready = sidecar.ready and failed is None
         body = {
             "status": "ready" if ready else "not_ready",
@@ -135,6 +142,10 @@ def _service_routes(
             "durable": sidecar.store.durable,
             "corrupt_rows": sidecar.store.corrupt_rows,
             "tokens_file": access.tokens_file(),
+            "verified": sidecar.store.scrubbed,
+            "damaged": damage.times,
+            "lost_writes": damage.lost_writes,
+            "set_aside": damage.set_aside,
         }
         if Scope.READ not in caller_of(request).may:
             body = {"status": body["status"]}

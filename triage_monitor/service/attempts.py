@@ -45,7 +45,7 @@ async def _begin(sidecar: Sidecar, run: str, from_step: int, launch_id: str, who
         await sidecar.write(*records)
         live.attempts[row.attempt] = row
         live.attempt = row.attempt
-        live.last_seen = now
+        live.last_seen, live.heard_at = now, sidecar.clock.monotonic()
         live.audited(audit)
         if params is not None:
             sidecar.issue(live, params)

@@ -112,6 +112,13 @@ class SidecarCollector(Collector):
         families.gauge("triage_event_listeners", "Open event streams", {}, self._sidecar.hub.listeners)
         text = "Stored rows that failed their checksum and were not served"
         families.counter("triage_store_corrupt_rows", text, {}, store.corrupt_rows)
+        damage = store.damage
+        text = "Times the store's files were found damaged since it was made"
+        families.counter("triage_store_damaged", text, {}, damage.times)
+        text = "Acknowledged writes that damage to the store's files took since it was made"
+        families.counter("triage_store_lost_writes", text, {}, damage.lost_writes)
+        text = "1 once every stored row was read and verified since the start"
+        families.gauge("triage_store_verified", text, {}, float(store.scrubbed))
         writable = float(self._sidecar.last_write_failed is None)
         families.gauge("triage_store_writable", "1 when the last write to the store succeeded", {}, writable)
 

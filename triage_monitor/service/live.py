@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import statistics
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -42,6 +43,7 @@ from triage_monitor.summary.symptoms_codec import decode_symptoms
 Place = tuple[int, int]  # attempt, step
 PACE_UPDATES = 26  # whose intervals make the run's pace
 PACE_MINIMUM = 5  # intervals
+THIN_EVERY = 64  # closed updates
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,11 @@ class LiveRun:
         self.applied: dict[str, Any] | None = None
         self.last_seen = 0.0
         self.closings: deque[float] = deque(maxlen=PACE_UPDATES)
+        self.heard_at = 0.0  # as last_seen, by the monotonic clock
         self.judged_attempt = 0
+        self.arriving: Counter[Place] = Counter()  # updates that a shard is on its way into: not to be thinned
+        self.thinned_before = 0  # step; looked through by this process already
+        self.closed_since_thinning = THIN_EVERY  # what an earlier process left over goes with the first closing
         self.transitions = 0
         self.action_count = 0
         self.audit = first_head(name)
@@ -145,6 +151,27 @@ class LiveRun:
         self.monitor = RunMonitor(settings, spec)
         self.causes = CauseTracker(settings.window_updates)
         self.snapshot = self.take_snapshot()
+
+    @contextmanager
+    def expecting(self, place: Place) -> Iterator[None]:
+        """While a shard is on its way into an update, that is not thinned."""
+        self.arriving[place] += 1
+        try:
+            yield
+        finally:
+            self.arriving[place] -= 1
+            if not self.arriving[place]:
+                del self.arriving[place]
+
+    def note_closing(self, at: float, heard_at: float, *, first_time: bool) -> None:
+        self.last_seen, self.heard_at = at, heard_at
+        if first_time:
+            self.closings.append(at)
+
+    def is_thinning_due(self) -> bool:
+        """Asked once an update is closed."""
+        self.closed_since_thinning += 1
+        return self.closed_since_thinning >= THIN_EVERY
 
     @property
     def version(self) -> int:

@@ -2,7 +2,8 @@
 
 Prints its address once it answers. On SIGTERM or SIGINT it first lets go of event streams and long polls, then lets
 requests finish for `drain_seconds`, then closes the store and ends with exit code 0. The data directory is locked; a
-second process on it ends with an error that names the first.
+second process on it ends with an error that names the first. Should the store's files turn out damaged while it runs,
+it drains in the same way, opens the store anew, which mends it, and goes on at the same address.
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import uvicorn
 
 from triage_monitor.config import Settings
-from triage_monitor.errors import ConfigError
+from triage_monitor.errors import ConfigError, StoreCorrupt
 from triage_monitor.service.app import Application, build
 from triage_monitor.storage.base import Store
 from triage_monitor.storage.memory import MemoryStore
 from triage_monitor.storage.sqlite import SqliteStore
 
 _KEEP_ALIVE_SECONDS = 75
+MAX_REOPENINGS = 5
+logger = logging.getLogger("triage_monitor")
 
 
 class Server(uvicorn.Server):
@@ -49,15 +53,25 @@ class Server(uvicorn.Server):
         self.application = application
         self._scheme = "https" if settings.tls.cert_file else "http"
         self._announce = announce
+        self.port = settings.server.port
+        self.told_to_end = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
+            self.port = self.servers[0].sockets[0].getsockname()[1]
             self._announce(self.address)
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self.application.sidecar.store.suspect is not None
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.application.sidecar.begin_stop()
         await super().shutdown(sockets)
+
+    def _end(self, how: int) -> None:
+        self.told_to_end = True
+        self.handle_exit(how, None)
 
     @property
     def address(self) -> str:
@@ -71,7 +85,7 @@ class Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         ends = (signal.SIGINT, signal.SIGTERM)
         for end in ends:
-            loop.add_signal_handler(end, self.handle_exit, end, None)
+            loop.add_signal_handler(end, self._end, end)
         yield
         for end in ends:
             loop.remove_signal_handler(end)
@@ -82,7 +96,9 @@ def open_store(settings: Settings) -> Store:
     if settings.store.kind == "memory":
         return MemoryStore()
     try:
-        return SqliteStore(Path(settings.store.data_dir))
+        store = SqliteStore(Path(settings.store.data_dir))
+        store.begin_scrub()
+        return store
     except OSError as error:
         raise ConfigError(f"the data directory {settings.store.data_dir} cannot be used: {error.strerror}") from error
 
@@ -91,14 +107,31 @@ def serve(settings: Settings, announce: Callable[[str], None] = print) -> None:
     """Serves until it is told to end. `announce` gets the address once it answers. Raises ConfigError."""
     _refuse_taken_address(settings)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    for _ in range(MAX_REOPENINGS):
+        suspect, port = _serve_once(settings, announce)
+        if suspect is None:
+            return
+        logger.error("the store is damaged and will be opened anew: %s", suspect)
+        settings = replace(settings, server=replace(settings.server, port=port))
+        announce = _silent
+    raise StoreCorrupt(f"the store was damaged {MAX_REOPENINGS} times while it was served; check the disk: {suspect}")
+
+
+def _serve_once(settings: Settings, announce: Callable[[str], None]) -> tuple[str | None, int]:
+    """Until it is told to end, or the store needs to be mended: then why. And the port it had."""
     store = open_store(settings)
     try:
         server = Server(build(settings, store), settings, announce)
         server.run()
         if not server.started:
             raise ConfigError(f"could not start on {settings.server.host}:{settings.server.port}")
+        return (None if server.told_to_end else store.suspect), server.port
     finally:
         store.close()
+
+
+def _silent(_: str) -> None:
+    """The address was said before."""
 
 
 def _refuse_taken_address(settings: Settings) -> None:

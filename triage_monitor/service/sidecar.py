@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ from triage_monitor.service.events import EventHub
 from triage_monitor.service.live import LiveRun, OpenUpdate, Piece, Place
 from triage_monitor.service.problems import Problem
 from triage_monitor.service.tally import Tally
+from triage_monitor.service.thinning import refuse_thinned, thin_if_due
 from triage_monitor.storage.audit import links_in
 from triage_monitor.storage.audit_witness import Witness
 from triage_monitor.storage.base import Store, effective_updates
@@ -96,7 +98,9 @@ class Sidecar:
         return self.clock.wall()
 
     def is_retired(self, live: LiveRun) -> bool:
-        return live.retired or self.now() - live.last_seen > self.settings.runs.retire_after_seconds
+        """Silence is counted by the monotonic clock: no jump of the wall clock retires a run or keeps it."""
+        silent = self.clock.monotonic() - live.heard_at
+        return live.retired or silent > self.settings.runs.retire_after_seconds
 
     def _is_asleep(self, name: str) -> bool:
         """True for a stored run that is retired and waits for nothing: it is loaded when somebody asks. Blocking."""
@@ -138,7 +142,7 @@ class Sidecar:
             if len(known) >= self.settings.runs.max_runs:
                 raise Problem(507, "too_many_runs", f"there are {len(known)} runs, as many as max_runs allows")
             live = LiveRun(name, self.store, self.settings.judge_for(name), self.settings.summary)
-            live.created_at = live.last_seen = self.now()
+            live.created_at, live.last_seen, live.heard_at = self.now(), self.now(), self.clock.monotonic()
             change = live.monitor.start()
             records: list[Record] = [live.run_row(), live.state_row()]
             if change is not None:
@@ -156,6 +160,7 @@ class Sidecar:
     async def _load(self, name: str) -> LiveRun:
         live = LiveRun(name, self.store, self.settings.judge_for(name), self.settings.summary)
         await self.reload(live)
+        live.heard_at = self.clock.monotonic() - max(0.0, self.now() - live.last_seen)
         self.runs[name] = live
         return live
 
@@ -200,6 +205,11 @@ class Sidecar:
         live = await self.ensure(arrival.row.run)
         row = replace(arrival.row, received_at=self.now())
         place = (row.attempt, row.step)
+        with live.expecting(place):
+            return await self._arrived(live, row, arrival)
+
+    async def _arrived(self, live: LiveRun, row: ShardRow, arrival: Arrival) -> Admission:
+        place = (row.attempt, row.step)
         update = await self._expected(live, place, row.shards)
         update.arriving += 1
         outcome = None
@@ -216,7 +226,7 @@ class Sidecar:
         if outcome is Outcome.DUPLICATE:
             return await self._repeat(row)
         async with live.lock:
-            live.last_seen = row.received_at
+            live.last_seen, live.heard_at = row.received_at, self.clock.monotonic()
             if live.retired:
                 live.retired = False
                 await self.write(live.run_row())
@@ -247,6 +257,8 @@ class Sidecar:
         if update is None and live.newest is not None and place <= (live.newest.attempt, live.newest.step):
             row = await asyncio.to_thread(live.closed, place)
             if row is not None:
+                async with live.lock:  # not while it is being thinned
+                    await asyncio.to_thread(refuse_thinned, live, place)
                 update = live.open.get(place, OpenUpdate(*place, row.shards, self._deadline(), row.revision + 1))
         if update is None:
             update = live.open.setdefault(place, OpenUpdate(*place, shards, self._deadline()))
@@ -302,9 +314,9 @@ class Sidecar:
         return update.missing_shards == 0 or update.revision > 0 or update.deadline <= self.clock.monotonic()
 
     async def _close(self, live: LiveRun, update: OpenUpdate) -> UpdateRow:
-        loop = asyncio.get_running_loop()
+        judging = asyncio.get_running_loop().run_in_executor
         try:
-            closing = await loop.run_in_executor(self._judging, judge_update, live, update, self.now())
+            closing = await judging(self._judging, judge_update, live, update, self.now())
             await self.write(*closing.records)
         except BaseException:
             # The judge has moved on while nothing was written.
@@ -316,15 +328,15 @@ class Sidecar:
 
     def _apply(self, live: LiveRun, closing: Closing) -> None:
         row = closing.row
-        live.last_seen = row.closed_at
-        if closing.first_time:
-            live.closings.append(row.closed_at)
+        live.note_closing(row.closed_at, self.clock.monotonic(), first_time=closing.first_time)
         if live.newest is None or (row.attempt, row.step) >= (live.newest.attempt, live.newest.step):
             live.newest = row
         live.transitions += closing.transition is not None
         live.action_count += closing.action is not None
         live.audited(closing.audit)
         self.tally.updates += closing.first_time
+        if live.is_thinning_due():
+            self.spawn(thin_if_due(live, self.settings.store))
         if closing.params is not None:
             self.issue(live, closing.params)
         live.snapshot = live.take_snapshot()
@@ -358,14 +370,17 @@ class Sidecar:
         return self.clock.monotonic() + self.settings.ingest.grace_seconds
 
     async def _close_loop(self) -> None:
+        looked = self.clock.monotonic()
         while True:
-            waiting = [item.deadline for live in self.runs.values() for item in live.open.values()]
-            pause = min([IDLE_SECONDS, *(deadline - self.clock.monotonic() for deadline in waiting)])
+            until = min(
+                [looked + IDLE_SECONDS, *(u.deadline for live in self.runs.values() for u in live.open.values())]
+            )
             self._wake.clear()
-            try:
-                await asyncio.wait_for(self._wake.wait(), max(pause, 0.01))
-            except TimeoutError:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), max(until - self.clock.monotonic(), 0.01))
+            if self.clock.monotonic() >= until:  # also when updates keep waking it
                 await self._close_quietly()
+                looked = self.clock.monotonic()
 
     async def _close_quietly(self) -> None:
         try:

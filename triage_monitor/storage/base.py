@@ -13,6 +13,14 @@ and after it stand, and the store can be used on:
 Reading. Any thread may read at any time and sees every write whose future has resolved. Rows come in their kind's
 order. A row whose checksum does not hold is left out, counted in `corrupt_rows`, and never served.
 
+Damage. Opening a store looks at its whole structure, and at whether it is as far as it was when it last acknowledged
+anything. A database that fails this is set aside and made anew from every row that can still be read; `damage` counts
+how often, and how many acknowledged writes are gone. Limits: a power cut on a disk that lies about syncs may take the
+newest writes without a trace, and files put back from a backup count as loss.
+
+Compaction. `thin` takes what old updates no longer need (see `thinning`): raw shards' summaries, symptoms, and, further
+back, merged summaries. Keys and digests of shards, updates, transitions, parameters and actions stay for good.
+
 Left out: meaning. A store merges nothing and judges nothing; `effective_updates` below only picks, of several
 attempts at one step, the newest (estimands section 7).
 """
@@ -20,11 +28,21 @@ attempts at one step, the newest (estimands section 7).
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
 from triage_monitor.storage.records import Outcome, Record, UpdateRow
 
 R = TypeVar("R", bound=Record)
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What befell the files since the store was made."""
+
+    times: int = 0
+    lost_writes: int = 0
+    set_aside: int = 0
 
 
 @runtime_checkable
@@ -33,7 +51,24 @@ class Store(Protocol):
 
     durable: bool
     epoch: int
-    corrupt_rows: int
+
+    @property
+    def corrupt_rows(self) -> int:
+        """How many different rows failed their checksum when they were read."""
+        ...
+
+    @property
+    def damage(self) -> Damage: ...
+
+    @property
+    def suspect(self) -> str | None:
+        """What is wrong with the files now; opening the store anew mends it."""
+        ...
+
+    @property
+    def scrubbed(self) -> bool:
+        """True once every row was read since the start, where that was asked for."""
+        ...
 
     def write(self, *records: Record) -> Future[tuple[Outcome, ...]]: ...
 
@@ -70,6 +105,10 @@ class Store(Protocol):
 
     def unclosed(self, run: str) -> list[tuple[int, int]]:
         """(attempt, step) of every update that has more shards stored than were judged, in order."""
+        ...
+
+    def thin(self, run: str, *, shards_before: int, summaries_before: int, shards_from: int = 0) -> Future[int]:
+        """One step of compaction (see `thinning`); answers how many rows it changed, 0 when nothing is left to do."""
         ...
 
     def close(self) -> None:

@@ -9,20 +9,25 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from triage_monitor.errors import ConflictError, StoreCorrupt
+from triage_monitor.storage.base import Damage
 from triage_monitor.storage.records import (
-    BESIDE,
-    KINDS,
+    ALL_KINDS,
     Outcome,
     Record,
     RunRow,
     ShardRow,
+    SummaryRow,
+    SymptomRow,
     UpdateRow,
+    WorstRow,
 )
 from triage_monitor.storage.rowcodec import Cell, decode_row, encode_row
 from triage_monitor.storage.rules import admit
+from triage_monitor.storage.thinning import THINNED, is_thinned
 
 R = TypeVar("R", bound=Record)
 Key = tuple[Any, ...]
@@ -37,7 +42,10 @@ class MemoryStore:
     def __init__(self) -> None:
         self.epoch = int(time.time())
         self.corrupt_rows = 0
-        self._tables: dict[type[Record], dict[Key, tuple[Cell, ...]]] = {kind: {} for kind in (*KINDS, *BESIDE)}
+        self.damage = Damage()
+        self.suspect: str | None = None
+        self.scrubbed = True
+        self._tables: dict[type[Record], dict[Key, tuple[Cell, ...]]] = {kind: {} for kind in ALL_KINDS}
         self._lock = threading.RLock()
 
     def write(self, *records: Record) -> Future[tuple[Outcome, ...]]:
@@ -123,6 +131,27 @@ class MemoryStore:
                     stored[attempt, step] = stored.get((attempt, step), 0) + 1
         judged = {(row.attempt, row.step): row.shards - row.missing_shards for row in self.rows(UpdateRow, run)}
         return sorted(place for place, count in stored.items() if count > judged.get(place, 0))
+
+    def thin(self, run: str, *, shards_before: int, summaries_before: int, shards_from: int = 0) -> Future[int]:
+        future: Future[int] = Future()
+        changed = 0
+        with self._lock:
+            waiting = set(self.unclosed(run))
+            for row in self.rows(ShardRow, run, first_step=shards_from, last_step=shards_before - 1):
+                place = (row.attempt, row.step)
+                if not is_thinned(row) and place not in waiting and self.get(UpdateRow, run, *place) is not None:
+                    thinned = replace(row, summary=THINNED, groups=None)
+                    self._tables[ShardRow][row.key] = encode_row(thinned)
+                    changed += 1
+            symptoms = self.rows(SymptomRow, run, first_step=shards_from, last_step=shards_before - 1)
+            merged = self.rows(SummaryRow, run, last_step=summaries_before - 1)
+            worst = self.rows(WorstRow, run, last_step=summaries_before - 1)
+            old: list[Record] = [*symptoms, *merged, *worst]
+            for gone in old:
+                del self._tables[type(gone)][gone.key]
+            changed += len(old)
+        future.set_result(changed)
+        return future
 
     def close(self) -> None:
         """Nothing to finish."""

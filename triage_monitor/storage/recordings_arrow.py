@@ -18,14 +18,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from triage_monitor.errors import InputError
+from triage_monitor.storage.recordings_seal import seal_holds
 from triage_monitor.summary.rows_check import check_frame
 
 BATCH_BYTES = 32 << 20
 
 
 def read_parquet(path: Path, wanted: tuple[str, ...]) -> Iterator[pa.Table]:
-    with _damage_named(path), pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False) as file:
+    with (
+        _damage_named(path),
+        pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True) as file,
+    ):
         schema = file.schema_arrow
+        if not seal_holds(schema, file.metadata.num_rows):
+            raise InputError("damaged_file", "is damaged: its columns or settings do not match its seal")
         columns = [name for name in schema.names if name in wanted]
         yield _header(schema)
         for index in range(file.num_row_groups):

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from triage_monitor.errors import ConflictError, InputError
+from triage_monitor.storage.recordings_seal import sealed
 from triage_monitor.summary.rows_arrow import COLUMNS, rows_from_table, table_from_rows
 from triage_monitor.summary.rows_values import UpdateRows, rows_from_arrays
 
@@ -100,9 +101,13 @@ class RecordingWriter:
     def _write(self, name: str, tables: list[pa.Table]) -> None:
         beside = self.directory / f".{name}.tmp"
         with beside.open("wb") as file:
-            with pq.ParquetWriter(file, tables[0].schema, compression="zstd", compression_level=1) as writer:
+            schema = sealed(tables[0].schema, sum(map(len, tables)))
+            with pq.ParquetWriter(
+                file, schema, compression="zstd", compression_level=1, write_page_checksum=True
+            ) as writer:
                 for table in tables:
-                    writer.write_table(table, row_group_size=max(len(table), 1))
+                    kept = table.replace_schema_metadata(schema.metadata)
+                    writer.write_table(kept, row_group_size=max(len(table), 1))
             file.flush()
             os.fsync(file.fileno())
         beside.replace(self.directory / name)
@@ -124,7 +129,10 @@ class RecordingWriter:
             if newest is None or key > newest:
                 newest, newest_path = key, path
         if newest is not None:
-            run = (pq.read_schema(newest_path).metadata or {}).get(b"run", b"").decode()
+            try:
+                run = (pq.read_schema(newest_path).metadata or {}).get(b"run", b"").decode("utf-8", "replace")
+            except (pa.ArrowException, OSError) as error:
+                raise InputError("damaged_file", f"is damaged: {error}", path=str(newest_path)) from error
             if run != self.run:
                 raise InputError("run", f"holds run '{run}', not '{self.run}'", path=str(self.directory))
         return newest

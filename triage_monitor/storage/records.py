@@ -299,3 +299,4 @@ KINDS: tuple[type[Record], ...] = (
 )
 # Shown beside a run and needed by no verdict: their tables are made where they are absent, whatever the version.
 BESIDE: tuple[type[Record], ...] = (WorstRow,)
+ALL_KINDS = (*KINDS, *BESIDE)

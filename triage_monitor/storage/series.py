@@ -7,7 +7,7 @@ Every series of one call shares its steps; where a value is absent it is None, i
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -18,6 +18,7 @@ from triage_monitor.judge.score import SCORE
 from triage_monitor.storage.base import Store, effective_updates
 from triage_monitor.storage.records import UpdateRow
 
+CHUNK_UPDATES = 512
 _QUANTILE = re.compile(r"q(0\.\d{1,6})_(all|neg|pos)")
 
 
@@ -50,13 +51,28 @@ def read_series(
     last_step: int | None = None,
 ) -> list[Series]:
     """One series for each name and scope, over the steps within the bounds (inclusive). Blocking."""
-    rows = effective_updates(store, run, UpdateRow, first_step=first_step, last_step=last_step)
-    steps = tuple(row.step for row in rows)
+    wanted = [(Scope(scope), name) for scope in scopes for name in names]
+    steps: list[int] = []
+    values: list[list[float | None]] = [[] for _ in wanted]
+    for row in _newest_first(store, run, first_step, last_step):
+        steps.append(row.step)
+        for column, (scope, name) in zip(values, wanted, strict=True):
+            column.append(_value(row.report.get(scope) or {}, name))
     return [
-        Series(name, Scope(scope), steps, tuple(_value(row.report.get(scope) or {}, name) for row in rows))
-        for scope in scopes
-        for name in names
+        Series(name, scope, tuple(reversed(steps)), tuple(reversed(column)))
+        for (scope, name), column in zip(wanted, values, strict=True)
     ]
+
+
+def _newest_first(store: Store, run: str, first_step: int | None, last_step: int | None) -> Iterator[UpdateRow]:
+    """A bounded number of whole reports at a time: a long run has gigabytes of them."""
+    rows: list[UpdateRow]
+    while rows := effective_updates(store, run, first_step=first_step, last_step=last_step, newest=CHUNK_UPDATES):
+        yield from reversed(rows)
+        last_step = rows[0].step - 1
+    if last_step is None or last_step >= (first_step or 0):
+        # Nothing left, or as many damaged rows in a row as a chunk has.
+        yield from reversed(effective_updates(store, run, first_step=first_step, last_step=last_step))
 
 
 def series_arrow(series: Sequence[Series]) -> bytes:

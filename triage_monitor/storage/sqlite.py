@@ -2,9 +2,10 @@
 
 The writer takes every call that is waiting, applies each under its own savepoint, commits them together (one sync),
 and only then resolves their futures: that is the group commit and the durability promise of `base`. A failed commit
-fails all calls of its group and keeps none. A lock file lets one process at a time open a data directory.
+fails all calls of its group and keeps none. A lock file lets one process at a time open a data directory. What was
+damaged while nobody looked is found when the store is opened (`mend`), what is damaged now when it is read or written.
 
-Left out: compaction and export; the WAL is checkpointed by SQLite itself.
+The WAL is checkpointed by SQLite itself.
 """
 
 from __future__ import annotations
@@ -15,32 +16,49 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from triage_monitor.errors import ConfigError, ConflictError, StoreCorrupt, StoreFull, TriageError
+from triage_monitor.errors import ConfigError, StoreCorrupt, StoreFull, TriageError
+from triage_monitor.storage.base import Damage
+from triage_monitor.storage.ledger import Ledger, Mark, stored_ledger, transaction, write_ledger
+from triage_monitor.storage.mend import SUSPECT_NAME, mend
 from triage_monitor.storage.records import Outcome, Record, Rule, RunRow, ShardRow, UpdateRow
-from triage_monitor.storage.rowcodec import Cell, decode_row, encode_row
+from triage_monitor.storage.rowcodec import Cell, checksum, decode_row, encode_row
 from triage_monitor.storage.rules import admit
+from triage_monitor.storage.salvage import set_aside_count
 from triage_monitor.storage.schema import prepare
+from triage_monitor.storage.scrub import Scrub
+from triage_monitor.storage.thinning import thin_rows
 
 R = TypeVar("R", bound=Record)
 GROUP_LIMIT = 256
+MAX_CORRUPT_KNOWN = 100_000
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What one call did: its answer, and what the ledger is to know."""
+
+    answer: Any
+    written: int
+    added: int
+
+
 class _Call:
-    """One `write`: what to apply, and who waits for it."""
+    """One change: what to do inside the group's transaction, and who waits for it."""
 
-    __slots__ = ("future", "outcomes", "rows")
+    __slots__ = ("done", "future", "work")
 
-    def __init__(self, rows: list[tuple[Record, tuple[Cell, ...]]]) -> None:
-        self.rows = rows
-        self.outcomes: tuple[Outcome, ...] = ()
-        self.future: Future[tuple[Outcome, ...]] = Future()
+    def __init__(self, work: Callable[[], _Done]) -> None:
+        self.work = work
+        self.done: _Done | None = None
+        self.future: Future[Any] = Future()
 
 
 class SqliteStore:
@@ -53,12 +71,21 @@ class SqliteStore:
         self._path = directory / "triage.db"
         self._lock_file = _claim(directory)
         self._corrupt_lock = threading.Lock()
-        self.corrupt_rows = 0
+        self._corrupt: set[bytes] = set()
+        self._scrub: Scrub | None = None
+        self.suspect: str | None = None
         self._readers: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         try:
-            self._writer_db = _open(self._path)
-            self.epoch = prepare(self._writer_db, epoch=int(time.time()))
+            now = int(time.time())
+            mended = mend(self._path, now)
+            self._writer_db = open_database(self._path)
+            self.epoch = prepare(self._writer_db, epoch=now)
+            self._ledger = mended or stored_ledger(self._writer_db, self.epoch)
+            with transaction(self._writer_db):
+                write_ledger(self._writer_db, self._ledger)
+            self._mark = Mark(directory)
+            self._mark.write(self._ledger)
         except sqlite3.Error as error:
             os.close(self._lock_file)
             raise _translated(error) from error
@@ -70,9 +97,21 @@ class SqliteStore:
         self._thread.start()
 
     def write(self, *records: Record) -> Future[tuple[Outcome, ...]]:
+        rows = [(record, encode_row(record)) for record in records]
+        return self._queue(lambda: self._put_all(rows))
+
+    def thin(self, run: str, *, shards_before: int, summaries_before: int, shards_from: int = 0) -> Future[int]:
+        """One step of compaction; see `thinning`. The answer is how many rows it changed: call again until 0."""
+        return self._queue(lambda: self._thin(run, shards_from, shards_before, summaries_before))
+
+    def adopt(self, rows: Iterable[tuple[type[Record], tuple[Cell, ...]]]) -> Future[int]:
+        """Verified rows of a run that is not here, all or none; they are taken one by one while the call is applied."""
+        return self._queue(lambda: self._adopt(rows))
+
+    def _queue(self, work: Callable[[], _Done]) -> Future[Any]:
         if self._closed:
             raise StoreFull("the store is closed")
-        call = _Call([(record, encode_row(record)) for record in records])
+        call = _Call(work)
         self._calls.put(call)
         return call.future
 
@@ -97,38 +136,86 @@ class SqliteStore:
         try:
             db.execute("BEGIN IMMEDIATE")
             answers = [(call, self._apply(call)) for call in group]
+            ledger = self._entered([call for call, refusal in answers if refusal is None])
             db.execute("COMMIT")
+            self._ledger = ledger
+            self._mark.write(ledger)
         except sqlite3.Error as error:
             with suppress(sqlite3.Error):
                 db.execute("ROLLBACK")
-            answers = [(call, _translated(error)) for call in group]
+            answers = [(call, self._failed(error)) for call in group]
         for call, refusal in answers:
             if refusal is None:
-                call.future.set_result(call.outcomes)
+                call.future.set_result(call.done.answer if call.done else None)
             else:
                 call.future.set_exception(refusal)
+
+    def _entered(self, kept: list[_Call]) -> Ledger:
+        """The ledger after these calls, written into their transaction."""
+        done = [call.done for call in kept if call.done is not None]
+        written = sum(item.written for item in done)
+        if not written:
+            return self._ledger
+        rows = self._ledger.rows + sum(item.added for item in done)
+        ledger = replace(self._ledger, written=self._ledger.written + written, rows=rows)
+        write_ledger(self._writer_db, ledger)
+        return ledger
 
     def _apply(self, call: _Call) -> TriageError | None:
         db = self._writer_db
         db.execute("SAVEPOINT one_call")
         try:
-            call.outcomes = tuple(self._put(record, row) for record, row in call.rows)
-        except ConflictError as error:
+            call.done = call.work()
+        except TriageError as error:
             db.execute("ROLLBACK TO one_call")
             db.execute("RELEASE one_call")
             return error
         db.execute("RELEASE one_call")
         return None
 
-    def _put(self, record: Record, row: tuple[Cell, ...]) -> Outcome:
+    def _put_all(self, rows: list[tuple[Record, tuple[Cell, ...]]]) -> _Done:
+        put = [self._put(record, row) for record, row in rows]
+        outcomes = tuple(outcome for outcome, _ in put)
+        written = sum(outcome is not Outcome.DUPLICATE for outcome in outcomes)
+        return _Done(outcomes, written, sum(added for _, added in put))
+
+    def _put(self, record: Record, row: tuple[Cell, ...]) -> tuple[Outcome, bool]:
+        """What it meant, and whether there is a row more than before."""
         kind, db = type(record), self._writer_db
-        before = None
-        if kind.RULE is not Rule.NEXT:
-            before = self._one(db, kind, record.key)
+        stored = None if kind.RULE is Rule.NEXT else _cells(db, kind, record.key)
+        before = None if stored is None else self._decoded(kind, stored)
         outcome = admit(record, before, lambda: _top(db, kind, record.run))
-        if outcome is not Outcome.DUPLICATE:
-            db.execute(f"INSERT OR REPLACE INTO {kind.TABLE} VALUES ({', '.join('?' * len(row))})", row)
-        return outcome
+        if outcome is Outcome.DUPLICATE:
+            return outcome, False
+        db.execute(f"INSERT OR REPLACE INTO {kind.TABLE} VALUES ({', '.join('?' * len(row))})", row)
+        return outcome, stored is None
+
+    def _thin(self, run: str, shards_from: int, shards_before: int, summaries_before: int) -> _Done:
+        changed, gone = thin_rows(self._writer_db, run, shards_from, shards_before, summaries_before)
+        return _Done(changed, changed, -gone)
+
+    def _adopt(self, rows: Iterable[tuple[type[Record], tuple[Cell, ...]]]) -> _Done:
+        taken = 0
+        for kind, cells in rows:
+            self._writer_db.execute(f"INSERT INTO {kind.TABLE} VALUES ({', '.join('?' * len(cells))})", cells)
+            taken += 1
+        return _Done(taken, taken, taken)
+
+    @property
+    def corrupt_rows(self) -> int:
+        return len(self._corrupt)
+
+    @property
+    def scrubbed(self) -> bool:
+        return self._scrub is not None and self._scrub.done.is_set()
+
+    def begin_scrub(self) -> None:
+        """Reads every row once, in the background."""
+        self._scrub = self._scrub or Scrub(self._reading, self._decoded)
+
+    @property
+    def damage(self) -> Damage:
+        return Damage(self._ledger.damages, self._ledger.lost, set_aside_count(self._path.parent))
 
     def runs(self) -> list[str]:
         with self._reading() as db:
@@ -158,11 +245,7 @@ class SqliteStore:
 
     def get(self, kind: type[R], *key: object) -> R | None:
         with self._reading() as db:
-            return self._one(db, kind, key)
-
-    def _one(self, db: sqlite3.Connection, kind: type[R], key: tuple[object, ...]) -> R | None:
-        where = " AND ".join(f"{name} = ?" for name in kind.KEY)
-        cells = db.execute(f"SELECT * FROM {kind.TABLE} WHERE {where}", key).fetchone()
+            cells = _cells(db, kind, key)
         return None if cells is None else self._decoded(kind, cells)
 
     def top(self, kind: type[Record], run: str) -> int:
@@ -188,6 +271,8 @@ class SqliteStore:
         if self._closed:
             return
         self._closed = True
+        if self._scrub is not None:
+            self._scrub.close()
         self._calls.put(None)
         self._thread.join()
         with suppress(queue.Empty):
@@ -196,7 +281,9 @@ class SqliteStore:
         with suppress(queue.Empty):
             while True:
                 self._readers.get_nowait().close()
-        self._writer_db.close()
+        with suppress(sqlite3.Error):
+            self._writer_db.close()
+        self._mark.close()
         os.close(self._lock_file)
 
     @contextmanager
@@ -204,12 +291,12 @@ class SqliteStore:
         try:
             db = self._readers.get_nowait()
         except queue.Empty:
-            db = _open(self._path, read_only=True)
+            db = open_database(self._path, read_only=True)
         try:
             yield db
         except sqlite3.Error as error:
             db.close()
-            raise _translated(error) from error
+            raise self._failed(error) from error
         self._readers.put(db)
 
     def _decoded(self, kind: type[R], cells: tuple[Cell, ...]) -> R | None:
@@ -217,8 +304,18 @@ class SqliteStore:
             return decode_row(kind, cells)
         except StoreCorrupt:
             with self._corrupt_lock:
-                self.corrupt_rows += 1
+                if len(self._corrupt) < MAX_CORRUPT_KNOWN:
+                    self._corrupt.add(kind.TABLE.encode() + checksum(cells))
             return None
+
+    def _failed(self, error: sqlite3.Error) -> TriageError:
+        """What a caller is told; of a damaged file the next start is told as well, so that it looks at every page."""
+        told = _translated(error)
+        if isinstance(told, StoreCorrupt) and self.suspect is None:
+            self.suspect = str(error)
+            with suppress(OSError):
+                self._path.with_name(SUSPECT_NAME).touch()
+        return told
 
 
 def _conditions(
@@ -227,6 +324,12 @@ def _conditions(
     bounds = {"run =": run, "attempt =": attempt, "step >=": first_step, "step <=": last_step}
     given = {condition: value for condition, value in bounds.items() if value is not None}
     return " AND ".join(f"{condition} ?" for condition in given), tuple(given.values())
+
+
+def _cells(db: sqlite3.Connection, kind: type[Record], key: tuple[object, ...]) -> tuple[Cell, ...] | None:
+    where = " AND ".join(f"{name} = ?" for name in kind.KEY)
+    cells: tuple[Cell, ...] | None = db.execute(f"SELECT * FROM {kind.TABLE} WHERE {where}", key).fetchone()
+    return cells
 
 
 def _top(db: sqlite3.Connection, kind: type[Record], run: str) -> int:
@@ -247,15 +350,22 @@ def _claim(directory: Path) -> int:
     return descriptor
 
 
-def _open(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+def open_database(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     mode = "ro" if read_only else "rwc"
     db = sqlite3.connect(
         f"{path.resolve().as_uri()}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False, timeout=30
     )
+    db.text_factory = _text
     if not read_only:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA secure_delete = ON")  # no old copy of a row is left for `salvage` to find
     return db
+
+
+def _text(stored: bytes) -> str:
+    """Damaged text is read too, to fail its row's checksum and not the whole query."""
+    return stored.decode("utf-8", "replace")
 
 
 def _translated(error: sqlite3.Error) -> TriageError:

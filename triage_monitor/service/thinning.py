@@ -1,0 +1,49 @@
+"""When a run's old updates are thinned: every `THIN_EVERY` closed updates, while nothing late is on its way into them.
+
+Done in small steps under the run's lock. A shard that comes for a thinned update is refused (409): what it would have
+to be merged with is gone. See `storage.thinning` for what goes and what stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from triage_monitor.config import StoreSettings
+from triage_monitor.errors import ConflictError
+from triage_monitor.service.live import THIN_EVERY, LiveRun, Place
+from triage_monitor.storage.records import ShardRow
+from triage_monitor.storage.thinning import is_thinned
+
+
+async def thin_if_due(live: LiveRun, settings: StoreSettings) -> int:
+    """How many rows changed. Takes the run's lock."""
+    async with live.lock:
+        newest = live.newest
+        if newest is None or live.closed_since_thinning < THIN_EVERY:
+            return 0
+        shards_before = newest.step - settings.keep_shards + 1
+        summaries_before = newest.step - settings.keep_summaries + 1
+        if any(step < shards_before for _, step in (*live.open, *live.arriving)):
+            return 0
+        live.closed_since_thinning = 0
+        changed = 0
+        while True:
+            step = live.store.thin(
+                live.name,
+                shards_from=live.thinned_before,
+                shards_before=shards_before,
+                summaries_before=summaries_before,
+            )
+            done = await asyncio.wrap_future(step)
+            changed += done
+            if not done:
+                live.thinned_before = max(live.thinned_before, shards_before)
+                return changed
+
+
+def refuse_thinned(live: LiveRun, place: Place) -> None:
+    """ConflictError when a shard of this closed update has been thinned. Blocking."""
+    attempt, step = place
+    rows = live.store.rows(ShardRow, live.name, attempt=attempt, first_step=step, last_step=step)
+    if any(is_thinned(row) for row in rows):
+        raise ConflictError(f"step {step} was closed long ago and its shards were thinned; a late one cannot join them")

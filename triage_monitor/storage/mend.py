@@ -1,0 +1,127 @@
+"""Before a store is opened: is it whole, and if not, what is left of it.
+
+Looks at the header, SQLite's own integrity check (every page and index entry), the columns of every table, and the
+ledger against its mark. Whatever is wrong is counted in the ledger and said; a damaged database is salvaged (see
+`salvage`) and the service starts on the rest. Content of rows is not read here: a wrong byte in one fails its own
+checksum when it is read. A database above `WHOLE_CHECK_BYTES` has its pages checked only after it was found damaged.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import fields, replace
+from pathlib import Path
+
+from triage_monitor.storage.ledger import Ledger, is_sealed, ledger_from, read_mark, write_ledger
+from triage_monitor.storage.records import ALL_KINDS, BESIDE
+from triage_monitor.storage.salvage import finish, fresh_file, put_in_place, salvage
+from triage_monitor.storage.schema import SCHEMA_VERSION, prepare
+
+WHOLE_CHECK_BYTES = 2 << 30
+SUSPECT_NAME = "suspect"
+_SIGNS = 5
+# Of the header's 100 bytes those that never change in a store of ours: offset, value.
+_HEADER = (
+    (0, b"SQLite format 3\0\x10\0\x02\x02\0@  "),
+    (44, b"\0\0\0\x04"),
+    (56, b"\0\0\0\x01"),
+)
+logger = logging.getLogger("triage_monitor")
+
+
+def mend(path: Path, epoch: int) -> Ledger | None:
+    """The ledger of a store that had to be mended, None of one that was whole or is new. The directory is locked."""
+    finish(path)
+    mark, mark_damaged = read_mark(path.parent)
+    suspect = path.with_name(SUSPECT_NAME)
+    if not _exists(path):
+        signs = ["the database is gone"] if mark is not None and mark.written else []
+    else:
+        signs = list(_signs(path, mark, thorough=suspect.exists()))
+    ledger = None
+    if not _exists(path) and not signs:
+        _create(path, epoch)
+    elif signs:
+        logger.error("the store %s is damaged: %s", path, "; ".join(signs))
+        ledger = salvage(path, mark, lambda db: prepare(db, epoch=epoch))
+        kept = f"{ledger.rows} rows are kept, {ledger.lost} acknowledged writes are lost since it was made"
+        logger.error(
+            "the store %s was made anew from what is readable: %s; see %s", path, kept, path.parent / "damaged"
+        )
+    elif mark is None:
+        ledger = _without_mark(path, mark_damaged)
+    suspect.unlink(missing_ok=True)
+    return ledger
+
+
+def _create(path: Path, epoch: int) -> None:
+    """An empty store, under its name only when it is whole: a first start may be killed as well."""
+    beside = fresh_file(path)
+    with closing(sqlite3.connect(beside, isolation_level=None)) as db:
+        write_ledger(db, Ledger(prepare(db, epoch=epoch)))
+        db.execute("PRAGMA journal_mode = WAL")
+    put_in_place(beside, path)
+
+
+def _exists(path: Path) -> bool:
+    return path.exists() and (path.stat().st_size > 0 or path.with_name(f"{path.name}-wal").exists())
+
+
+def _without_mark(path: Path, damaged: bool) -> Ledger | None:
+    """A store whose mark is damaged or gone is counted as damaged; one of before there were marks is not."""
+    with closing(_reading(path)) as db:
+        ledger = ledger_from(_meta(db))
+    if ledger is None or (not ledger.written and not damaged):
+        return None
+    logger.error("the store's mark beside %s is %s; it is made anew", path, "damaged" if damaged else "gone")
+    return replace(ledger, damages=ledger.damages + 1)
+
+
+def _signs(path: Path, mark: Ledger | None, *, thorough: bool) -> Iterator[str]:
+    """Signs of damage, the plainest first; the first one found is enough to salvage."""
+    with path.open("rb") as file:
+        head = file.read(100)
+    if any(head[at : at + len(value)] != value for at, value in _HEADER):
+        yield "its header is not that of a store"
+        return
+    try:
+        with closing(_reading(path)) as db:
+            yield from _signs_inside(db, path, mark, thorough=thorough)
+    except sqlite3.DatabaseError as error:
+        yield str(error)
+
+
+def _signs_inside(db: sqlite3.Connection, path: Path, mark: Ledger | None, *, thorough: bool) -> Iterator[str]:
+    meta = _meta(db)
+    ledger = ledger_from(meta)
+    if ledger is None and (is_sealed(meta) or mark is not None):
+        yield "its own record of itself does not verify"
+        return
+    if ledger is not None and mark is not None and ledger.written < mark.written:
+        yield f"{mark.written - ledger.written} acknowledged writes are missing at its end"
+    if meta.get("schema_version") == SCHEMA_VERSION:
+        yield from _wrong_tables(db)
+    if thorough or path.stat().st_size <= WHOLE_CHECK_BYTES:
+        found = [str(row[0]) for row in db.execute(f"PRAGMA integrity_check({_SIGNS})")]
+        yield from (text for text in found if text != "ok")
+
+
+def _wrong_tables(db: sqlite3.Connection) -> Iterator[str]:
+    for kind in ALL_KINDS:
+        columns = [row[1] for row in db.execute(f"PRAGMA table_info({kind.TABLE})")]
+        if not columns and kind in BESIDE:
+            continue  # a store from before there was such a table
+        if columns != [*(item.name for item in fields(kind)), "checksum"]:
+            yield f"table '{kind.TABLE}' does not have its columns"
+
+
+def _meta(db: sqlite3.Connection) -> dict[str, int]:
+    return {str(name): value for name, value in db.execute("SELECT name, value FROM meta") if isinstance(value, int)}
+
+
+def _reading(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing, not even by closing: the log stays as it is."""
+    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
