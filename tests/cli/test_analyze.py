@@ -380,7 +380,6 @@ def test_check_turns_findings_into_exit_1(cli, tmp_path: Path) -> None:
         (["--segment", "4", "FILE"], "segment"),
         (["--tau-ana", "nan", "FILE"], "tau_ana"),
         (["--format", "csv", "FILE"], "csv"),
-        (["--html", "x.html", "FILE"], "--html"),
     ],
 )
 def test_wrong_options_exit_with_2_and_say_which(cli, tmp_path: Path, words: list[str], said: str) -> None:

@@ -7,7 +7,7 @@ summary and symptoms are kept until all rows are read. Then the updates go throu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from triage_monitor.judge.causes import Finding, folded
 from triage_monitor.judge.causes_run import CauseTracker
 from triage_monitor.judge.context import Context, context_of
 from triage_monitor.judge.run import Judgement, JudgeSettings, RunMonitor
+from triage_monitor.judge.stages import Notice, Transition
 from triage_monitor.storage.recordings import RecordedUpdate
 from triage_monitor.summary.codec import decode, encode
 from triage_monitor.summary.rows import UpdateRows
@@ -25,8 +26,23 @@ from triage_monitor.summary.spec import SummarySpec
 from triage_monitor.summary.step import StepSummary, merge_all
 from triage_monitor.summary.symptoms_codec import decode_symptoms, encode_symptoms
 from triage_monitor.summary.symptoms_rows import symptoms_of
+from triage_monitor.summary.worst import WorstResponse, decode_worst, encode_worst, merge_worst
+from triage_monitor.summary.worst_rows import worst_of
 
 Key = tuple[int, int]  # attempt, step
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What the judge said beside the numbers: changes of stage, what holds at the end and why, the run's own normal
+    (medians by indicator), the sampling settings, and each update's worst responses when they were asked for."""
+
+    transitions: tuple[Transition, ...] = ()
+    why: str = ""
+    notices: tuple[Notice, ...] = ()
+    normal: Mapping[str, float] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    worst: Mapping[Key, tuple[WorstResponse, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +55,7 @@ class Analysis:
     notes: tuple[str, ...]
     calibration: dict[str, float] = field(default_factory=dict)
     left_out: int = 0
+    story: Story = field(default_factory=Story)
 
 
 @dataclass(slots=True)
@@ -48,6 +65,8 @@ class _Update:
     encoded: bytes
     symptoms: bytes
     groups: np.ndarray[Any, Any] | None
+    shards: int = 1
+    worst: bytes = b""
 
 
 @dataclass(slots=True)
@@ -55,7 +74,9 @@ class Collector:
     """Takes shards in any order; holds a few ten kilobytes for each update."""
 
     spec: SummarySpec
+    keep_worst: bool = False
     run: str = ""
+    settings: dict[str, str] = field(default_factory=dict)
     updates: dict[Key, _Update] = field(default_factory=dict)
     newest: Key | None = None
     came_back: int | None = None
@@ -65,14 +86,19 @@ class Collector:
         key = (shard.attempt, shard.step)
         summary, symptoms, groups = shard.rows.summarize(self.spec), symptoms_of(shard.rows), _groups(shard.rows)
         before = self.updates.get(key)
+        shards = 0 if before is None else before.shards
+        worst = worst_of(shard.rows, self.spec, shard=shards) if self.keep_worst else ()
         if before is not None:
             if not shard.attempt_given and self.newest is not None and key < self.newest and self.came_back is None:
                 self.came_back = shard.step
             summary, groups = _merged(decode(before.encoded), before.groups, summary, groups)
             symptoms = decode_symptoms(before.symptoms).merge(symptoms)
-        self.updates[key] = _Update(encode(summary), encode_symptoms(symptoms), groups)
+            worst = merge_worst((decode_worst(before.worst), worst)) if self.keep_worst else ()
+        kept = encode_worst(worst) if self.keep_worst else b""
+        self.updates[key] = _Update(encode(summary), encode_symptoms(symptoms), groups, shards + 1, kept)
         self.newest = key if self.newest is None else max(key, self.newest)
         self.run = self.run or shard.run
+        self.settings |= shard.rows.settings
         self.ignored |= dict.fromkeys(shard.rows.ignored_columns)
 
     def notes(self) -> tuple[str, ...]:
@@ -93,9 +119,10 @@ def analyse(
     spec: SummarySpec,
     window: int,
     seen: Callable[[int], None] = lambda count: None,
+    keep_worst: bool = False,
 ) -> Analysis:
-    """`seen` hears how many updates were read so far."""
-    collector = Collector(spec)
+    """`seen` hears how many updates were read so far; `keep_worst` keeps each update's worst responses."""
+    collector = Collector(spec, keep_worst)
     for shard in shards:
         collector.add(shard)
         seen(len(collector.updates))
@@ -103,7 +130,9 @@ def analyse(
     found: list[tuple[int, list[Finding]]] = []
     tracker = CauseTracker(window)
     sound: list[Key] = []
-    for judgement, context in _judged(collector.updates, judge_settings(window), spec, tracker):
+    told = _Told()
+    for monitor, judgement, context in _judged(collector.updates, judge_settings(window), spec, tracker):
+        told.hear(monitor, judgement)
         if not context.blinded_by and judgement.update["indicators"].get("not_observable") != 1.0:
             sound.append((judgement.attempt, judgement.step))
         place = {"step": judgement.step, "attempt": judgement.attempt}
@@ -114,12 +143,32 @@ def analyse(
     document = {"run": collector.run, "updates": updates, "windows": windows, "findings": folded(found)}
     start = merge_all((decode(collector.updates[key].encoded) for key in sorted(sound)[:window]), spec)
     left_out = sum(key not in set(sound) for key in sorted(collector.updates)[:window])
-    return Analysis(document, collector.notes(), calibrate(start).to_dict(), left_out)
+    return Analysis(document, collector.notes(), calibrate(start).to_dict(), left_out, told.story(collector))
+
+
+@dataclass(slots=True)
+class _Told:
+    """What the judge says while it goes through the updates."""
+
+    transitions: list[Transition] = field(default_factory=list)
+    why: str = ""
+    notices: tuple[Notice, ...] = ()
+    normal: dict[str, float] = field(default_factory=dict)
+
+    def hear(self, monitor: RunMonitor, judgement: Judgement) -> None:
+        if judgement.transition is not None:
+            self.transitions.append(judgement.transition)
+        self.why, self.notices, self.normal = judgement.why, judgement.notices, monitor.normal
+
+    def story(self, collector: Collector) -> Story:
+        worst = {key: decode_worst(item.worst) for key, item in collector.updates.items() if item.worst}
+        transitions = tuple(self.transitions)
+        return Story(transitions, self.why, self.notices, self.normal, dict(collector.settings), worst)
 
 
 def _judged(
     updates: dict[Key, _Update], settings: JudgeSettings, spec: SummarySpec, causes: CauseTracker
-) -> Iterator[tuple[Judgement, Context]]:
+) -> Iterator[tuple[RunMonitor, Judgement, Context]]:
     """A new attempt goes on from the window that was in force before its first step, as it does live.
 
     `causes` is to be told of each judgement before the next one is asked for.
@@ -139,7 +188,7 @@ def _judged(
         in_force[step] = attempt
         update = updates[attempt, step]
         context = context_of(causes, step, decode_symptoms(update.symptoms))
-        yield monitor.accept(step, attempt, decode(update.encoded), context), context
+        yield monitor, monitor.accept(step, attempt, decode(update.encoded), context), context
 
 
 def judge_settings(window: int) -> JudgeSettings:

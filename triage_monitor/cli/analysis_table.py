@@ -20,23 +20,23 @@ HEADS = ("rho_asym", "[95%]", "adv mass", "sign odds", "excess", "pressure", "ne
 
 def render(document: Mapping[str, Any], *, rows: int, window: int) -> RenderableType:
     updates, windows = document["updates"], document["windows"]
-    shown = _chosen(windows, rows)
+    places = chosen(windows, rows)
     attempts = len({update["attempt"] for update in updates}) > 1
     head = f"run {document['run']}: {len(updates)} updates"
-    if len(shown) < len(updates):
-        head += f", {len(shown)} shown (first, last, changes of stage, and evenly between)"
+    if len(places) < len(updates):
+        head += f", {len(places)} shown (first, last, changes of stage, and evenly between)"
     parts: list[RenderableType] = [
         Text(head, style="bold"),
-        _table("each update by itself", [updates[index] for index in shown], attempts, window=False),
+        _table("each update by itself", [updates[index] for index in places], attempts, window=False),
         _table(
-            f"trailing windows of up to {window} updates", [windows[index] for index in shown], attempts, window=True
+            f"trailing windows of up to {window} updates", [windows[index] for index in places], attempts, window=True
         ),
     ]
     parts += [_finding(item) for item in document["findings"]]
     return Group(*parts)
 
 
-def _chosen(windows: Sequence[Mapping[str, Any]], rows: int) -> list[int]:
+def chosen(windows: Sequence[Mapping[str, Any]], rows: int) -> list[int]:
     count = len(windows)
     if count <= rows:
         return list(range(count))
@@ -81,13 +81,13 @@ def _number(value: float | None) -> str:
 
 
 def _finding(finding: Mapping[str, Any]) -> Text:
-    evidence = ", ".join(f"{name} {_shown(value)}" for name, value in finding["evidence"].items())
+    evidence = ", ".join(f"{name} {evidence_text(value)}" for name, value in finding["evidence"].items())
     head = f"finding: {finding['cause']} from step {finding['step']}, {finding['confidence']} confidence"
     style = "yellow" if finding["kind"] == "fault" else "cyan"
     return Text(f"{head}: {finding['text']}\n  ({evidence})\n  what to do: {finding['remedy']}", style=style)
 
 
-def _shown(value: Any) -> str:
+def evidence_text(value: Any) -> str:
     if isinstance(value, list):
         return "/".join(str(item) for item in value[:8]) + ("/.." if len(value) > 8 else "")
     return f"{value:.4g}" if isinstance(value, float) else str(value)

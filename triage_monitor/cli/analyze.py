@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from triage_monitor.cli.analysis import Analysis
 
 EXAMPLE = "Example: triage-monitor analyze recordings/run-a --window 25 --json > run-a.json"
 
@@ -31,11 +34,16 @@ def analyze(
     calibrated: Annotated[
         bool, typer.Option("--calibrate", help="Print thresholds fit to the first window, as settings, and no table.")
     ] = False,
-    html: Annotated[Path | None, typer.Option(help="Write a page (not in this version).", show_default=False)] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Also write a self-contained page with figures (extra: plots).")
+    ] = None,
+    png: Annotated[Path | None, typer.Option(help="Also write each figure as PNG into this directory.")] = None,
 ) -> None:
     """Indicators, trailing windows, stages and findings of recorded updates (Arrow, Parquet, JSONL)."""
-    if html is not None:
-        raise typer.BadParameter("pages are not written in this version; use --json", param_hint="--html")
+    if html is not None or png is not None:
+        from triage_monitor.cli.report_figures import drawable
+
+        drawable()
     from rich.console import Console
 
     from triage_monitor.cli.analysis import analyse
@@ -49,6 +57,7 @@ def analyze(
             spec=spec,
             window=window,
             seen=lambda count: status.update(f"reading: {count} updates"),
+            keep_worst=html is not None,
         )
     for note in result.notes:
         print(f"triage-monitor: note: {note}", file=sys.stderr)
@@ -56,6 +65,7 @@ def analyze(
         from triage_monitor.storage.series_file import write_series
 
         write_series(result.document, series)
+    _write_report(result, html, png, window, rows)
     if calibrated:
         if result.left_out:
             said = (
@@ -74,6 +84,17 @@ def analyze(
         console.print(render(result.document, rows=rows, window=window))
     if check and _problem(result.document):
         raise typer.Exit(1)
+
+
+def _write_report(result: Analysis, html: Path | None, png: Path | None, window: int, rows: int) -> None:
+    from triage_monitor.cli.report_page import write_page, write_pngs
+
+    if html is not None:
+        write_page(result, html, window=window, rows=rows)
+        print(f"triage-monitor: wrote {html}", file=sys.stderr)
+    if png is not None:
+        for path in write_pngs(result, png, window=window):
+            print(f"triage-monitor: wrote {path}", file=sys.stderr)
 
 
 def _write(document: dict[str, Any]) -> None:
