@@ -1,78 +1,144 @@
-"""What `doctor` looks at: the server answers, its store takes writes, each run is alive and whole.
+"""What `doctor` looks at, in the order in which things break: address, TLS, clock, token, store, scrape, hooks, runs.
 
-Every finding is one line that says what to do. A run that is retired is not expected to move.
+    reached? -> may we read? -> everything that needs reading
+
+Every finding says what was seen and, when it needs a person, what to do. `note` is worth knowing and no fault. Nothing
+is changed on the server: the scopes of a token are told by calls that are refused for their content or do nothing.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from time import time
 from typing import TYPE_CHECKING, Any
 
-from triage_monitor.errors import InputError
+from triage_monitor.errors import ConfigError
 
 if TYPE_CHECKING:
     import httpx
 
-SILENT_SECONDS = 900.0
-Get = Callable[[str], "httpx.Response"]
+TIMEOUT_SECONDS = 10.0
 
 
-def check_up(get: Get, say: Callable[[str], None]) -> int:
-    """Says one line for everything that was looked at; returns how many need a person."""
-    problems = 0
-    for line, is_problem in _findings(get):
-        say(("PROBLEM  " if is_problem else "ok       ") + line)
-        problems += is_problem
-    say(f"{problems} problem(s)" if problems else "nothing to do")
-    return problems
+class State(StrEnum):
+    OK = "ok"
+    NOTE = "note"
+    PROBLEM = "PROBLEM"
 
 
-def _findings(get: Get) -> Iterator[tuple[str, bool]]:
-    ready = get("/readyz").json()
-    if "store" not in ready:
-        raise InputError("refused", "the server tells its state only to a token with the scope read; set TRIAGE_TOKEN")
-    yield f"server is {ready['status']}, store: {ready['store']}", ready["status"] != "ready"
-    if not ready["durable"]:
-        yield "the store is in memory: a restart forgets everything (store.kind = 'sqlite' keeps it)", True
-    if ready["corrupt_rows"]:
-        yield f"{ready['corrupt_rows']} stored rows failed their checksum; check the disk", True
-    if ready["damaged"]:
-        text = (
-            f"the store was found damaged {ready['damaged']} time(s), {ready['lost_writes']} acknowledged writes lost"
-        )
-        yield f"{text}; the damaged files are in the data directory under damaged/", True
-    runs = get("/v1/runs").json()["runs"]
-    yield f"{len(runs)} run(s)", False
-    for run in runs:
-        if not run["retired"]:
-            yield from _of_run(get(f"/v1/runs/{run['run']}").json())
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the table; `fix` is empty when there is nothing to do."""
+
+    area: str
+    state: State
+    what: str
+    fix: str = ""
 
 
-def _of_run(run: dict[str, Any]) -> Iterator[tuple[str, bool]]:
-    name, integrity = run["run"], run["integrity"]
-    newest = run["last_update"]
-    if newest is None:
-        yield f"{name}: no update closed yet", False
+def good(area: str, what: str) -> Finding:
+    return Finding(area, State.OK, what)
+
+
+def note(area: str, what: str, fix: str = "") -> Finding:
+    return Finding(area, State.NOTE, what, fix)
+
+
+def problem(area: str, what: str, fix: str) -> Finding:
+    return Finding(area, State.PROBLEM, what, fix)
+
+
+class Probe:
+    """Calls to one address with the environment's token and certificates. `ask` raises what httpx raises."""
+
+    def __init__(self, url: str, env: Mapping[str, str]) -> None:
+        import httpx
+
+        from triage_monitor.trainer.tls import tls_of, token_of
+        from triage_monitor.trainer.transport import checked_url
+
+        self.url = checked_url(url)
+        self.token = token_of(None, env)
+        context = tls_of(env) or httpx.create_ssl_context(trust_env=False)
+        self.client = httpx.Client(base_url=self.url, timeout=TIMEOUT_SECONDS, trust_env=False, verify=context)
+
+    def ask(self, method: str, path: str, body: object = None, *, anonymous: bool = False) -> httpx.Response:
+        headers = {} if anonymous or self.token is None else {"Authorization": f"Bearer {self.token}"}
+        return self.client.request(method, path, json=body, headers=headers)
+
+    def get(self, path: str) -> httpx.Response:
+        return self.ask("GET", path)
+
+
+def reason_of(answer: httpx.Response) -> str:
+    """The sentence of a problem document, or the status."""
+    try:
+        return str(answer.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        return f"it answered {answer.status_code}"
+
+
+def examine(
+    url: str, prometheus: str | None, env: Mapping[str, str], now: Callable[[], float] = time
+) -> Iterator[Finding]:
+    """Every finding as it is made. `now` is this machine's clock. ConfigError for addresses or files that are none."""
+    import httpx
+
+    from triage_monitor.cli.checkup_access import access, reached
+    from triage_monitor.cli.checkup_prometheus import alert_rules
+    from triage_monitor.cli.checkup_runs import runs
+    from triage_monitor.cli.checkup_server import hooks, scrape, store, version
+
+    probe = Probe(url, env)
+    try:
+        first = yield from reached(probe, now)
+        if first is None:
+            return
+        scopes = yield from access(probe)
+        if "read" not in scopes:
+            yield note("rest", "not looked at: it needs the scope read")
+        else:
+            yield from store(probe)
+            yield from version(probe)
+            yield from scrape(probe)
+    except httpx.HTTPError as error:
+        yield problem("address", f"it answered once and then no more: {error or type(error).__name__}", "see its log")
         return
-    silent = time.time() - newest["closed_at"]
-    yield (
-        f"{name}: {run['stage']} at step {newest['step']} ({run['why']})",
-        run["stage"] in ("terminal", "not_observable"),
-    )
-    if silent > SILENT_SECONDS:
-        yield f"{name}: no update for {silent:.0f} s; is the trainer running, does its Monitor reach this server?", True
-    if integrity["partial_updates"]:
-        yield f"{name}: {integrity['partial_updates']} updates lack shards; does every rank report?", True
-    if integrity["conflicting_shards"]:
-        yield (
-            f"{name}: {integrity['conflicting_shards']} shards conflicted; a resumed trainer needs its own attempt",
-            True,
-        )
-    if integrity["client_dropped"]:
-        yield f"{name}: the trainer dropped updates: {integrity['client_dropped']}", True
-    applied, version = run["params_applied"], run["params_version"]
-    if applied is not None and applied["version"] < version:
-        yield f"{name}: parameters {version} are not acknowledged yet (in force: {applied['version']})", False
-    if run["held_by"]:
-        yield f"{name}: parameters are held by {run['held_by']}; `params {name} --release` lets the policy act", False
+    rules = None
+    if prometheus is not None:
+        rules = yield from alert_rules(prometheus)
+    if "read" in scopes:
+        try:
+            yield from hooks(probe, scopes, rules)
+            yield from runs(probe)
+        except httpx.HTTPError as error:
+            what = f"it ceased to answer: {error or type(error).__name__}"
+            yield problem("address", what, "see its log")
+
+
+def as_json(url: str, findings: list[Finding]) -> dict[str, Any]:
+    shown = [
+        {"area": item.area, "state": item.state.lower(), "what": item.what, "fix": item.fix} for item in findings
+    ]
+    return {"url": url, "problems": sum(item.state is State.PROBLEM for item in findings), "findings": shown}
+
+
+def table(findings: list[Finding]) -> Iterator[str]:
+    """A line a finding, its fix below it."""
+    width = max(len(item.area) for item in findings)
+    for item in findings:
+        yield f"{item.state:<8} {item.area:<{width}}  {item.what}"
+        if item.fix:
+            yield f"{'':<8} {'':<{width}}  -> {item.fix}"
+    problems = sum(item.state is State.PROBLEM for item in findings)
+    yield f"{problems} problem(s)" if problems else "nothing to do"
+
+
+def json_of(answer: httpx.Response) -> Any:
+    """ConfigError when the answer is no JSON: then the address is another program's."""
+    try:
+        return answer.json()
+    except ValueError:
+        raise ConfigError(f"{answer.request.url} does not answer in JSON; is this the right address?") from None

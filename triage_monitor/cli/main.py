@@ -26,6 +26,7 @@ COMMANDS = (
     "dashboards",
     "operator",
     "transfer",
+    "doctor",
     "token",
     "audit",
 )

@@ -1,8 +1,7 @@
-"""The operator's commands against a running server: `runs`, `params`, `doctor`.
+"""The operator's commands against a running server: `runs`, `params`.
 
 triage-monitor runs
 triage-monitor params qwen-nvfp4 --set gate.enabled=true --set gate.w_min=0.4
-triage-monitor doctor
 
 They send the bearer token in TRIAGE_TOKEN, and use TRIAGE_CA_FILE, TRIAGE_CERT_FILE and TRIAGE_KEY_FILE for https.
 """
@@ -57,15 +56,6 @@ def register(app: typer.Typer) -> None:
             body = {"kind": "release", **({"reason": reason} if reason else {})}
             print(json.dumps(_call("POST", url, f"/v1/runs/{run}/actions", body, _fresh_key()).json(), indent=2))
 
-    @app.command(epilog="Example: triage-monitor doctor --url http://127.0.0.1:8750")
-    def doctor(url: Server = DEFAULT_URL) -> None:
-        """Check a server and its runs; exit 1 when something needs a person."""
-        from triage_monitor.cli.checkup import check_up
-
-        problems = check_up(lambda path: _call("GET", url, path, accept_errors=True), print)
-        if problems:
-            raise typer.Exit(1)
-
 
 def _set(url: str, run: str, changes: list[str], reason: str) -> dict[str, Any]:
     """Reads the set, changes it, and puts it back only if nobody else did in the meantime."""
@@ -102,8 +92,6 @@ def _call(
     path: str,
     body: dict[str, Any] | None = None,
     headers: dict[str, str] | None = None,
-    *,
-    accept_errors: bool = False,
 ) -> httpx.Response:
     """One call; InputError for what the server refuses, TriageError when it does not answer."""
     import os
@@ -131,7 +119,7 @@ def _call(
         raise TriageError(
             f"no answer from {url}: {error or type(error).__name__}; is `triage-monitor serve` running?"
         ) from error
-    if answer.is_error and not (accept_errors and answer.status_code == 503):
+    if answer.is_error:
         kind = InputError if answer.status_code < 500 else None
         detail = _detail(answer)
         raise kind("refused", detail) if kind is not None else TriageError(detail)

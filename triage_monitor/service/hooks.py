@@ -40,6 +40,11 @@ def routes(desk: Desk, settings: HookSettings) -> APIRouter:
     _check(settings)
     router = APIRouter(prefix="/v1/hooks", tags=["hooks"])
 
+    @router.get("")
+    async def mapped() -> JSONResponse:
+        """Alert name -> the action it triggers."""
+        return JSONResponse({"actions": {name: settings.action(name) for name in settings.actions}})
+
     @router.post("/alertmanager", openapi_extra=json_body(Notification))
     async def alertmanager(request: Request) -> JSONResponse:
         """Alertmanager's webhook."""
