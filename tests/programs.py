@@ -12,6 +12,7 @@ FROM |= {
     "prometheus-alertmanager": "apt install prometheus-alertmanager",
     "amtool": "apt install prometheus-alertmanager",
     "chromium": "apt install chromium",
+    "systemd-analyze": "apt install systemd",
 }
 
 

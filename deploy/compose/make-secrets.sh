@@ -11,12 +11,12 @@ umask 022
 mkdir -p "$out/monitor"
 chmod 700 "$out"
 
-token() { # NAME SCOPE...
-  local name=$1 scopes=()
+token() { # CALLER SCOPE...
+  local caller=$1 scopes=()
   shift
   for scope in "$@"; do scopes+=(--scope "$scope"); done
-  [ -s "$out/$name-token" ] && return
-  "$monitor" token add "$name" "${scopes[@]}" --file "$out/monitor/tokens.json" >"$out/$name-token"
+  [ -s "$out/$caller-token" ] && return
+  "$monitor" token add "compose-$caller" "${scopes[@]}" --file "$out/monitor/tokens.json" >"$out/$caller-token"
 }
 
 token trainer ingest

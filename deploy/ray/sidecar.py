@@ -50,14 +50,16 @@ class Sidecar:
     def end(self) -> int:
         """Its exit code."""
         self._process.terminate()
-        return self._process.wait(60)
+        self._process.communicate(timeout=60)
+        return self._process.returncode
 
 
 def start(folder: str) -> tuple[Any, dict[str, str]]:
     """The actor's handle, to be kept, and the environment for driver and workers."""
     import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     address = ray.util.get_node_ip_address()
-    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     actor = ray.remote(Sidecar).options(num_cpus=1, scheduling_strategy=here).remote(folder, address)
     return actor, ray.get(actor.settings.remote())

@@ -1,4 +1,4 @@
-"""`runs`, `params` and `doctor` against a live server."""
+"""`runs` and `params` against a live server."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections.abc import Iterator
 import pytest
 import typer
 from click.testing import Result
-from service.live_server import FakeClock, LiveServer, masses, serving
+from service.live_server import LiveServer, masses, serving
 from typer.testing import CliRunner
 
 from triage_monitor.cli import operator
-from triage_monitor.config import Settings
 from triage_monitor.errors import InputError, TriageError
 
 
@@ -66,22 +65,6 @@ def test_wrong_change_is_refused_by_name(server: LiveServer, words: tuple[str, .
 
 
 def test_server_that_is_not_there_is_said_so() -> None:
-    result = command("http://127.0.0.1:1", "doctor")
+    result = command("http://127.0.0.1:1", "runs")
     assert isinstance(result.exception, TriageError)
     assert "no answer from http://127.0.0.1:1" in str(result.exception)
-
-
-def test_doctor_names_what_needs_a_person() -> None:
-    clock = FakeClock()
-    with serving(
-        Settings.from_dict({"server": {"port": 0}, "judge": {"policy": {"mode": "adaptive"}}}), clock=clock.clock
-    ) as live:
-        live.put("run-a", 1, masses(3, 2), shards=2)
-        clock.advance(61)
-        live.close_overdue()
-        result = command(live.address, "doctor")
-    assert result.exit_code == 1
-    problems = [line for line in result.output.splitlines() if line.startswith("PROBLEM")]
-    assert any("in memory" in line for line in problems)
-    assert any("run-a: 1 updates lack shards" in line for line in problems)
-    assert any("run-a: no update for" in line for line in problems)

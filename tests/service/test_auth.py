@@ -33,6 +33,7 @@ CALLS = [
     ("POST", f"{RUN}/params/ack", {"trainer-a"}),
     ("PUT", f"{RUN}/params", {"ops"}),
     ("POST", f"{RUN}/actions", {"ops"}),
+    ("GET", "/v1/hooks", {"grafana-viewer"}),
     ("POST", "/v1/hooks/alertmanager", {"ops"}),
     ("POST", "/v1/hooks/grafana", {"ops"}),
 ]

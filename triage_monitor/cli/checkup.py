@@ -119,9 +119,7 @@ def examine(
 
 
 def as_json(url: str, findings: list[Finding]) -> dict[str, Any]:
-    shown = [
-        {"area": item.area, "state": item.state.lower(), "what": item.what, "fix": item.fix} for item in findings
-    ]
+    shown = [{"area": item.area, "state": item.state.lower(), "what": item.what, "fix": item.fix} for item in findings]
     return {"url": url, "problems": sum(item.state is State.PROBLEM for item in findings), "findings": shown}
 
 

@@ -1,7 +1,7 @@
 """Each run: whether its trainer still sends, whole updates, and takes the parameters. A retired run need not move.
 
-Ages are counted in the run's own intervals, as the rule TriageTrainerStalled does: five medians, at least a minute; half
-an hour for a run too young to have a pace.
+Ages are counted in the run's own intervals, as the rule TriageTrainerStalled does: five medians, at least a minute;
+half an hour for a run too young to have a pace.
 """
 
 from __future__ import annotations

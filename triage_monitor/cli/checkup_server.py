@@ -46,7 +46,7 @@ def scrape(probe: Probe) -> Iterator[Finding]:
     try:
         families = [item.name for item in text_string_to_metric_families(answer.text)]
     except ValueError as error:
-        yield problem("scrape", f"/metrics is no exposition: {error}", "a proxy may have changed it; ask the port itself")
+        yield problem("scrape", f"/metrics is no exposition: {error}", "ask the port itself: a proxy?")
         return
     took = answer.elapsed.total_seconds()
     words = f"/metrics: {len(families)} metrics, {len(answer.content) / 1024:.0f} KiB in {took:.2f} s"
@@ -76,7 +76,8 @@ def hooks(probe: Probe, scopes: Collection[str], rules: Collection[str] | None) 
         if name in known:
             yield good("hooks", f"{name} triggers {action['kind']}")
         elif rules is None:
-            yield note("hooks", f"{name} triggers {action['kind']} and is none of the shipped rules", "a rule of yours?")
+            what = f"{name} triggers {action['kind']} and is none of the shipped rules"
+            yield note("hooks", what, "see whether a rule of yours has this name")
         else:
             fix = "load a rule of this name, or correct [hooks.actions]"
             yield problem("hooks", f"{name} triggers {action['kind']}, but Prometheus has no such alert", fix)
