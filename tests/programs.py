@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +17,9 @@ FROM |= {
 }
 
 
-def program(name: str) -> str:
-    """Its path."""
-    found = shutil.which(name)
+def program(name: str, beside: Path | None = None) -> str:
+    """Its path; first looked for in the folder `beside`."""
+    found = (None if beside is None else shutil.which(name, path=str(beside))) or shutil.which(name)
     if found is None:
         reason = f"{name} is not installed ({FROM.get(name, 'see .ci/run')})"
         if os.environ.get("CI") == "true":

@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from programs import program
 from service.live_server import serving
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +74,7 @@ def test_health_check_tells_a_living_sidecar_from_none() -> None:
 
 def test_hadolint_finds_nothing() -> None:
     done = subprocess.run(
-        [str(Path(sys.executable).with_name("hadolint")), str(DOCKERFILE)], capture_output=True, text=True
+        [program("hadolint", Path(sys.executable).parent), str(DOCKERFILE)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout
 

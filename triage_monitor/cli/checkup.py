@@ -86,36 +86,37 @@ def examine(
     """Every finding as it is made. `now` is this machine's clock. ConfigError for addresses or files that are none."""
     import httpx
 
+    probe = Probe(url, env)
+    with probe.client:
+        try:
+            yield from _examined(probe, prometheus, now)
+        except httpx.HTTPError as error:
+            what = f"it answered once and then no more: {error or type(error).__name__}"
+            yield problem("address", what, "see the server's log")
+
+
+def _examined(probe: Probe, prometheus: str | None, now: Callable[[], float]) -> Iterator[Finding]:
     from triage_monitor.cli.checkup_access import access, reached
     from triage_monitor.cli.checkup_prometheus import alert_rules
     from triage_monitor.cli.checkup_runs import runs
     from triage_monitor.cli.checkup_server import hooks, scrape, store, version
 
-    probe = Probe(url, env)
-    try:
-        first = yield from reached(probe, now)
-        if first is None:
-            return
-        scopes = yield from access(probe)
-        if "read" not in scopes:
-            yield note("rest", "not looked at: it needs the scope read")
-        else:
-            yield from store(probe)
-            yield from version(probe)
-            yield from scrape(probe)
-    except httpx.HTTPError as error:
-        yield problem("address", f"it answered once and then no more: {error or type(error).__name__}", "see its log")
+    skew = yield from reached(probe, now)
+    if skew is None:
         return
+    scopes = yield from access(probe)
+    if "read" in scopes:
+        yield from store(probe)
+        yield from version(probe)
+        yield from scrape(probe)
     rules = None
     if prometheus is not None:
         rules = yield from alert_rules(prometheus)
     if "read" in scopes:
-        try:
-            yield from hooks(probe, scopes, rules)
-            yield from runs(probe)
-        except httpx.HTTPError as error:
-            what = f"it ceased to answer: {error or type(error).__name__}"
-            yield problem("address", what, "see its log")
+        yield from hooks(probe, scopes, rules)
+        yield from runs(probe)
+    else:
+        yield note("rest", "not looked at: it needs the scope read")
 
 
 def as_json(url: str, findings: list[Finding]) -> dict[str, Any]:
