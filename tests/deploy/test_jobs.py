@@ -33,7 +33,7 @@ with Monitor(os.environ["TRIAGE_URL"], run="slurm-run", settings={}) as monitor:
         advantages=np.array([1.0, -1.0]), mask=np.ones((2, 4), dtype=bool),
     )
     monitor.close(60)
-    print("acknowledged", monitor.stats["acknowledged"], monitor.stats["last_error"])
+    print("acknowledged", monitor.stats["acknowledged"])
 """
 
 
@@ -95,7 +95,7 @@ def test_slurm_script_serves_trains_and_cleans_up(tmp_path: Path) -> None:
     )
     log = tmp_path / "triage-4711" / "sidecar.log"
     assert done.returncode == 0, done.stderr + log.read_text()
-    assert done.stdout.split()[-3:] == ["acknowledged", "1", "None"]
+    assert done.stdout.split()[-2:] == ["acknowledged", "1"]
     assert (tmp_path / "triage-4711").stat().st_mode & 0o777 == 0o700
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", port)) != 0  # nobody listens any more
