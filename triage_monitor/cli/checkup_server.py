@@ -23,6 +23,9 @@ def store(probe: Probe) -> Iterator[Finding]:
     if ready["corrupt_rows"]:
         fix = "check the disk; such rows are left out, never served"
         yield problem("store", f"{ready['corrupt_rows']} stored rows failed their checksum", fix)
+    if ready["damaged"]:
+        what = f"found damaged {ready['damaged']} time(s), {ready['lost_writes']} acknowledged writes lost"
+        yield problem("store", what, "check the disk; the damaged files are in the data directory under damaged/")
     if ready["tokens_file"] not in ("none", "ok"):
         fix = "repair the file; the last good set is in force until then"
         yield problem("access", f"the token file cannot be taken over: {ready['tokens_file']}", fix)
