@@ -42,7 +42,7 @@ def push(
     monitor: Annotated[str, typer.Option(envvar="TRIAGE_URL", help="The sidecar, for --annotate.")] = DEFAULT_MONITOR,
 ) -> None:
     """Upload the dashboards to a Grafana, over older ones of the same uid."""
-    from triage_monitor.cli.operator import _call
+    from triage_monitor.cli.operator import call
     from triage_monitor.dashboards.build import dashboards
     from triage_monitor.dashboards.push import Grafana, marks
 
@@ -51,6 +51,6 @@ def push(
         print(f"{board['title']}: {url.rstrip('/')}{grafana.upload(board, folder)}")
     for run in annotate or ():
         base = f"/v1/runs/{quote(run, safe='')}"
-        transitions = _call("GET", monitor, f"{base}/transitions?limit=1000").json()["transitions"]
-        actions = _call("GET", monitor, f"{base}/actions?limit=1000").json()["actions"]
+        transitions = call("GET", monitor, f"{base}/transitions?limit=1000").json()["transitions"]
+        actions = call("GET", monitor, f"{base}/actions?limit=1000").json()["actions"]
         print(f"{run}: {grafana.annotate(marks(run, transitions, actions))} new annotations")

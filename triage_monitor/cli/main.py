@@ -25,6 +25,7 @@ COMMANDS = (
     "corpus",
     "dashboards",
     "operator",
+    "forensics",
     "transfer",
     "doctor",
     "token",

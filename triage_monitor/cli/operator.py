@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
     @app.command(epilog="Example: triage-monitor runs --url http://127.0.0.1:8750")
     def runs(url: Server = DEFAULT_URL, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
         """List the runs of a server."""
-        found = _call("GET", url, "/v1/runs").json()
+        found = call("GET", url, "/v1/runs").json()
         if as_json:
             print(json.dumps(found))
             return
@@ -51,22 +51,22 @@ def register(app: typer.Typer) -> None:
         if changes:
             print(json.dumps(_set(url, run, changes, reason), indent=2))
         elif not release:
-            print(json.dumps(_call("GET", url, f"/v1/runs/{run}/params").json(), indent=2))
+            print(json.dumps(call("GET", url, f"/v1/runs/{run}/params").json(), indent=2))
         if release:
             body = {"kind": "release", **({"reason": reason} if reason else {})}
-            print(json.dumps(_call("POST", url, f"/v1/runs/{run}/actions", body, _fresh_key()).json(), indent=2))
+            print(json.dumps(call("POST", url, f"/v1/runs/{run}/actions", body, _fresh_key()).json(), indent=2))
 
 
 def _set(url: str, run: str, changes: list[str], reason: str) -> dict[str, Any]:
     """Reads the set, changes it, and puts it back only if nobody else did in the meantime."""
     from triage_monitor.parameters import TriageParams
 
-    present = _call("GET", url, f"/v1/runs/{run}/params")
+    present = call("GET", url, f"/v1/runs/{run}/params")
     wanted = dict(_assignment(text) for text in changes)
     after = TriageParams.from_dict(present.json()).with_changes(wanted).to_dict()
     after["reason"] = reason or "set by hand: " + ", ".join(changes)
     headers = {"If-Match": present.headers["ETag"]}
-    answer: dict[str, Any] = _call("PUT", url, f"/v1/runs/{run}/params", after, headers).json()
+    answer: dict[str, Any] = call("PUT", url, f"/v1/runs/{run}/params", after, headers).json()
     return answer
 
 
@@ -86,7 +86,7 @@ def _fresh_key() -> dict[str, str]:
     return {"Idempotency-Key": uuid4().hex}
 
 
-def _call(
+def call(
     method: str,
     url: str,
     path: str,
