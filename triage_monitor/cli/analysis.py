@@ -42,7 +42,11 @@ class Story:
     notices: tuple[Notice, ...] = ()
     normal: Mapping[str, float] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
-    worst: Mapping[Key, tuple[WorstResponse, ...]] = field(default_factory=dict)
+    encoded_worst: Mapping[Key, bytes] = field(default_factory=dict)
+
+    def worst(self, key: Key) -> tuple[WorstResponse, ...]:
+        encoded = self.encoded_worst.get(key)
+        return () if encoded is None else decode_worst(encoded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +165,7 @@ class _Told:
         self.why, self.notices, self.normal = judgement.why, judgement.notices, monitor.normal
 
     def story(self, collector: Collector) -> Story:
-        worst = {key: decode_worst(item.worst) for key, item in collector.updates.items() if item.worst}
+        worst = {key: item.worst for key, item in collector.updates.items() if item.worst}
         transitions = tuple(self.transitions)
         return Story(transitions, self.why, self.notices, self.normal, dict(collector.settings), worst)
 

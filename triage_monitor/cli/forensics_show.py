@@ -52,7 +52,7 @@ def recorded_update(path: str, step: int, window: int) -> dict[str, Any]:
     if len(tokens) != sum(item.rows.responses for item in kept):
         tokens = []
     responses = []
-    for item in map(asdict, result.story.worst.get(key, ())):
+    for item in map(asdict, result.story.worst(key)):
         before = sum(shard.rows.responses for shard in kept[: item["shard"]])
         own = tokens[before + item["row"]] if tokens else []
         tail = tail_tokens(kept[item["shard"]].rows, item["row"], spec, own)

@@ -142,13 +142,13 @@ def _figures(document: Mapping[str, Any], window: int) -> Iterable[str]:
 
 def _worst(analysis: Analysis) -> Iterable[str]:
     """Of the update that alarmed first and of the newest."""
-    keys = list(analysis.story.worst)
+    keys = list(analysis.story.encoded_worst)
     alarm = said.first_alarm(analysis.story)
     wanted = {} if alarm is None else {(alarm.attempt, alarm.step): "the update of the first alarm"}
     if keys:
         wanted[max(keys)] = "the newest update"
     for (attempt, step), which in wanted.items():
-        responses = analysis.story.worst.get((attempt, step), ())
+        responses = analysis.story.worst((attempt, step))
         title = f"Worst responses of {which}, {step}"
         content = _responses(responses) if responses else "<p>No response has a token in the amplifying tail.</p>"
         yield _section(f"worst-{attempt}-{step}", title, content)
