@@ -52,6 +52,7 @@ class StoreSettings:
 
     Of updates more than `keep_shards` steps back the raw shards' summaries go, of those more than `keep_summaries`
     steps back the merged ones: a trainer that resumes from there begins with a shorter window. Series stay for good.
+    `epoch_above` takes over the trainers of a monitor of that epoch (`serve --take-over`).
     """
 
     kind: str = "sqlite"
@@ -60,12 +61,14 @@ class StoreSettings:
     audit_witness: str = ""
     keep_shards: int = 200
     keep_summaries: int = 10_000
+    epoch_above: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in STORE_KINDS:
             raise ConfigError(f"kind {self.kind!r} is not one of {list(STORE_KINDS)}")
         _within("keep_shards", self.keep_shards, 1, 1 << 50)
         _within("keep_summaries", self.keep_summaries, self.keep_shards, 1 << 50)
+        _within("epoch_above", self.epoch_above, 0, 1 << 53)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,18 @@ class RunSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ControlSettings:
+    """A run's parameters may change `max_changes` times in `per_updates` updates by people and alerts; then 429."""
+
+    max_changes: int = 10
+    per_updates: int = 100
+
+    def __post_init__(self) -> None:
+        for name in ("max_changes", "per_updates"):
+            _within(name, getattr(self, name), 1, 1000 if name == "max_changes" else 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
 class HookSettings:
     """Alert name -> the action it triggers: a kind, or a table with `kind` and its arguments."""
 
@@ -133,6 +148,7 @@ class Settings:
     store: StoreSettings = field(default_factory=StoreSettings)
     ingest: IngestSettings = field(default_factory=IngestSettings)
     runs: RunSettings = field(default_factory=RunSettings)
+    control: ControlSettings = field(default_factory=ControlSettings)
     hooks: HookSettings = field(default_factory=HookSettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
@@ -182,6 +198,7 @@ class Settings:
             store=read_table(StoreSettings, data.get("store", {}), "store"),
             ingest=read_table(IngestSettings, data.get("ingest", {}), "ingest"),
             runs=read_table(RunSettings, data.get("runs", {}), "runs"),
+            control=read_table(ControlSettings, data.get("control", {}), "control"),
             hooks=read_table(HookSettings, data.get("hooks", {}), "hooks"),
             auth=read_table(AuthSettings, data.get("auth", {}), "auth"),
             tls=read_table(TlsSettings, data.get("tls", {}), "tls"),

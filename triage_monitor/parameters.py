@@ -17,6 +17,7 @@ from triage_monitor.errors import InputError
 QUADRANTS = ("a_neg",)
 PRECISIONS = ("nvfp4", "fp8", "bf16")
 CONTROLS = ("run", "pause", "stop")
+ORIGIN = ("epoch", "issuer")  # served beside a set: the fence of the store that it comes from
 
 # dotted name -> (lowest, highest) accepted value
 BOUNDS: dict[str, tuple[float, float]] = {
@@ -96,10 +97,10 @@ class TriageParams:
     def from_dict(cls, data: Mapping[str, Any]) -> TriageParams:
         """Reads the JSON form. Unknown, mistyped or out-of-range fields raise InputError naming the field.
 
-        `epoch` may stand beside them: the store's fencing number, served with the set and no part of it.
+        `epoch` and `issuer` may stand beside them: who serves the set, and no part of it.
         """
         if isinstance(data, Mapping):
-            data = {name: value for name, value in data.items() if name != "epoch"}
+            data = {name: value for name, value in data.items() if name not in ORIGIN}
         params: TriageParams = _read(cls, data, prefix="")
         params.validate()
         return params

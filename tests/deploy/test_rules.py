@@ -152,6 +152,12 @@ def test_parameters_refused_or_left_lying_are_counted_in_updates(tmp_path: Path)
     story.at_update(2, "TriageParametersRefused").at_update(4).at_update(5, late).at_update(7).check(tmp_path)
 
 
+def test_trainer_that_obeys_another_monitor_is_told(tmp_path: Path) -> None:
+    story = Story(20).run()
+    story.add("triage_params_fenced", [0, 0, 1, 1, 0], run="qwen")
+    story.at_update(1).at_update(2, "TriageTrainerFenced").at_update(4).check(tmp_path)
+
+
 def test_trainer_is_stalled_by_its_own_pace(tmp_path: Path) -> None:
     story = Story(40)
     # `quick` steps every 4 minutes until minute 20, `slow` every 20, `young` closed one update at minute 0.

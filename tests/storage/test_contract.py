@@ -36,7 +36,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 def test_store_satisfies_the_protocol(store: Store) -> None:
     assert isinstance(store, Store)
-    assert store.epoch > 1_600_000_000
+    assert store.fence.epoch > 1_600_000_000
+    assert store.fence.issuer.startswith(f"{store.fence.store_id}.")
 
 
 def test_row_written_comes_back_equal(store: Store) -> None:

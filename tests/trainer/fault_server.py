@@ -31,6 +31,8 @@ class FaultServer:
         self.headers: list[dict[str, str]] = []
         self.refuse: dict[int, int] = {}  # step -> status
         self.refuse_acks = False
+        self.restart_every = 0  # calls; at each such call it goes down and comes back, that call unanswered
+        self.restarts = 0
         self.params: dict[str, Any] | None = None
         self.changed = threading.Condition()
         self._connections: set[socket.socket] = set()
@@ -127,6 +129,12 @@ class FaultServer:
             self.calls[kind] += 1
             self.headers.append(headers)
             self.changed.notify_all()
+            is_last = self.restart_every > 0 and self.calls.total() % self.restart_every == 0
+        if is_last:
+            self.stop()
+            self.start()
+            self.restarts += 1
+            return False
         behaviour = self.behaviour
         if behaviour == "hang":
             self._hold(behaviour)
@@ -212,7 +220,7 @@ class FaultServer:
             return self._listener is None or self.behaviour != "ok" or is_news()
 
         with self.changed:
-            self.changed.wait_for(has_news, max(0.0, deadline - monotonic()))
             if self.params is None:
                 return 404, {"reason": "no_such_run"}
+            self.changed.wait_for(has_news, max(0.0, deadline - monotonic()))
             return (200, self.params) if is_news() else (304, None)

@@ -14,8 +14,8 @@ from trainer.fault_server import FaultServer
 
 LOOP = f"import runpy; runpy.run_path({str(Path(__file__).with_name('training_loop.py'))!r})"
 STEPS = 60
-FAULTS = ["ok", "hang", "slow", "503", "garbage", "absent"]
-CASES = [*FAULTS, "sidecar killed"]
+FAULTS = ["ok", "hang", "deaf", "slow", "500", "503", "garbage", "close", "absent"]
+CASES = [*FAULTS, "sidecar killed", "restarting"]
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +25,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
         sidecar = stack.enter_context(served(tmp_path_factory.mktemp("data")))
         servers = {case: stack.enter_context(FaultServer(case if case != "absent" else "ok")) for case in FAULTS}
         servers["absent"].stop()
+        servers["restarting"] = stack.enter_context(FaultServer())
+        servers["restarting"].restart_every = 3
         alone = start_script(LOOP, str(STEPS), "none")
         beside = start_script(LOOP, str(STEPS), f"lost={sidecar.address}", *(s.url for s in servers.values()))
         assert eventually(lambda: has_updates(sidecar, 3), 100.0)
@@ -35,6 +37,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
             assert process.returncode == 0, err
             lines += [json.loads(line) for line in out.splitlines()]
         calls = {case: server.calls.total() for case, server in servers.items()}
+        calls["restarting"] = servers["restarting"].restarts
     names = {"none": "alone", sidecar.address: "sidecar killed", **{s.url: case for case, s in servers.items()}}
     return {names[line["url"]]: {**line, "calls": calls.get(names[line["url"]])} for line in lines}
 
@@ -56,8 +59,8 @@ def test_those_runs_were_really_beside_such_monitors(runs: dict[str, dict[str, A
     assert runs["ok"]["stats"]["acknowledged"] > 0
     assert runs["sidecar killed"]["stats"]["acknowledged"] >= 1
     assert runs["sidecar killed"]["stats"]["dropped"]["queue_full"] > 0
-    for case in ("hang", "slow", "503", "garbage"):
+    for case in ("hang", "slow", "500", "503", "garbage", "close", "restarting"):
         assert runs[case]["calls"] > 0
-    for case in ("hang", "slow", "503", "garbage", "absent"):
+    for case in ("hang", "deaf", "slow", "500", "503", "garbage", "close", "absent"):
         assert runs[case]["stats"]["acknowledged"] == 0
         assert runs[case]["stats"]["dropped"]["queue_full"] > 0

@@ -82,6 +82,9 @@ def _parameters(run: dict[str, Any], closed: list[float]) -> Iterator[Finding]:
         yield problem(name, what, "rank 0 must call `monitor.apply(step)` at every update")
     else:
         yield note(name, f"parameters {version} are not acknowledged yet")
+    if run["fenced_by"] is not None:
+        what = f"its trainer obeys a monitor of epoch {run['fenced_by']}, this one has {run['epoch']}"
+        yield problem(name, what, "stop one of the two; start the one that shall command it with `serve --take-over`")
     if run["held_by"]:
         fix = f"`triage-monitor params {name} --release` lets the policy act again"
         yield note(name, f"parameters are held by {run['held_by']}", fix)

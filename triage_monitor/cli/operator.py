@@ -44,17 +44,21 @@ def register(app: typer.Typer) -> None:
         run: Annotated[str, typer.Argument(help="The run's name.")],
         changes: Annotated[list[str] | None, typer.Option("--set", help="dotted.name=value, any number.")] = None,
         reason: Annotated[str, typer.Option(help="Why; goes into the audit trail.")] = "",
+        freeze: Annotated[bool, typer.Option("--freeze", help="The policy changes nothing until --release.")] = False,
         release: Annotated[bool, typer.Option("--release", help="Let the policy act again.")] = False,
         url: Server = DEFAULT_URL,
     ) -> None:
         """Show a run's parameter set as JSON, or change it by hand; the policy then holds still until --release."""
+        if freeze and release:
+            raise InputError("option", "--freeze and --release exclude each other", column="--freeze")
         if changes:
             print(json.dumps(_set(url, run, changes, reason), indent=2))
-        elif not release:
+        elif not (release or freeze):
             print(json.dumps(call("GET", url, f"/v1/runs/{run}/params").json(), indent=2))
-        if release:
-            body = {"kind": "release", **({"reason": reason} if reason else {})}
-            print(json.dumps(call("POST", url, f"/v1/runs/{run}/actions", body, _fresh_key()).json(), indent=2))
+        for kind, wanted in (("freeze", freeze), ("release", release)):
+            if wanted:
+                body = {"kind": kind, **({"reason": reason} if reason else {})}
+                print(json.dumps(call("POST", url, f"/v1/runs/{run}/actions", body, _fresh_key()).json(), indent=2))
 
 
 def _set(url: str, run: str, changes: list[str], reason: str) -> dict[str, Any]:

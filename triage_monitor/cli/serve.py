@@ -17,9 +17,13 @@ def register(app: typer.Typer) -> None:
         host: Annotated[str | None, typer.Option(help="Address to listen on [127.0.0.1].")] = None,
         port: Annotated[int | None, typer.Option(help="Port, 0 for a free one [8750].")] = None,
         data_dir: Annotated[Path | None, typer.Option(help="Where everything is kept [./triage-data].")] = None,
+        take_over: Annotated[
+            bool, typer.Option("--take-over", help="Command trainers that obey another monitor, or a newer copy.")
+        ] = False,
     ) -> None:
         """Run the sidecar. Prints one line with its address once it answers; ends on Ctrl-C or SIGTERM."""
         import os
+        import time
 
         from triage_monitor.config import Settings
 
@@ -27,6 +31,7 @@ def register(app: typer.Typer) -> None:
             "server.host": host,
             "server.port": port,
             "store.data_dir": None if data_dir is None else str(data_dir),
+            "store.epoch_above": int(time.time()) if take_over else None,
         }
         overrides = {name: value for name, value in given.items() if value is not None}
         settings = Settings.load(config, os.environ, overrides)

@@ -33,13 +33,14 @@ from triage_monitor.judge.policy_settings import Mode, PolicySettings
 from triage_monitor.judge.policy_state import ParameterChange, PolicyState
 from triage_monitor.judge.policy_step import Step, picture
 from triage_monitor.judge.stages import Stage
-from triage_monitor.parameters import TriageParams
+from triage_monitor.parameters import TriageParams, changed
 
 __all__ = [
     "Mode",
     "ParameterChange",
     "PolicySettings",
     "PolicyState",
+    "adopt",
     "begin",
     "decide",
     "hold",
@@ -70,6 +71,14 @@ def start(settings: PolicySettings, state: PolicyState) -> tuple[PolicyState, Pa
 def hold(state: PolicyState, params: TriageParams, who: str) -> PolicyState:
     """An operator or an alert has set `params`: they stay, and the policy changes nothing until `release`."""
     return replace(state, params=params, started=True, held=True, note=f"held: {who} set the parameters")
+
+
+def adopt(state: PolicyState, params: TriageParams) -> PolicyState:
+    """`params` are in force, whatever the policy believed. Unless they differ in `control` alone, no remedy is on."""
+    differing = changed(state.params, params).keys()
+    if differing <= {"control"}:
+        return replace(state, params=params) if differing else state
+    return replace(state.forget_attempt(), params=params, remedy="", since_change=None)
 
 
 def release(state: PolicyState) -> PolicyState:

@@ -25,7 +25,11 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """`base` is the parameter set (JSON form, missing fields at their defaults) that a run starts from."""
+    """`base` is the parameter set (JSON form, missing fields at their defaults) that a run starts from.
+
+    `dry_run`: what the policy would change is recorded and nothing is pushed. It goes on as if each change had been
+    made, so what follows the first one of an episode is indicative only.
+    """
 
     mode: Mode = Mode.OBSERVE
     base: Mapping[str, Any] = field(default_factory=dict)
@@ -36,6 +40,7 @@ class PolicySettings:
     watch_updates: int = 60
     max_changes: int = 6
     allow_tis_with_triage: bool = False
+    dry_run: bool = False
 
     def __post_init__(self) -> None:
         if min(self.min_dwell_updates, self.calm_updates, self.max_changes) < 1:

@@ -118,10 +118,12 @@ class RunMonitor:
         return self._detector.baseline.medians()
 
     def start(self) -> ParameterChange | None:
-        """The parameters this run begins with; None in observe mode, which leaves a trainer's own set alone.
+        """The parameters this run begins with; None in observe mode and in dry runs, which leave it its own.
 
-        Without this call the paper mode issues them at the first update.
+        Without this call the paper mode issues them at the first update; so it does, for the record, in a dry run.
         """
+        if self.settings.policy.dry_run:
+            return None
         self._policy, change = policy.start(self.settings.policy, self._policy)
         return None if self.settings.policy.mode is policy.Mode.OBSERVE else change
 
@@ -170,6 +172,10 @@ class RunMonitor:
     def hold(self, params: TriageParams, who: str) -> None:
         """`who` has set these parameters; the policy leaves them alone until `release`."""
         self._policy = policy.hold(self._policy, params, who)
+
+    def adopt(self, params: TriageParams) -> None:
+        """These parameters are in force, by the store's word."""
+        self._policy = policy.adopt(self._policy, params)
 
     def release(self) -> None:
         self._policy = policy.release(self._policy)

@@ -143,9 +143,16 @@ ALERTS: tuple[Alert, ...] = (
         "TriageParametersRefused",
         WARNING,
         "the trainer refuses the newest parameters",
-        "The trainer's own `limits` exclude them; it goes on with the older set.",
-        "Read the refusal in GET /v1/runs/RUN/actions and in the trainer's log; widen `limits` or set other"
+        "The trainer's own `limits` exclude them, or they are one change too many; it goes on with the older set.",
+        "Read the refusal in GET /v1/runs/RUN/params/history and in the trainer's log; widen `limits` or set other"
         " parameters.",
+    ),
+    Alert(
+        "TriageTrainerFenced",
+        WARNING,
+        "the trainer obeys another monitor",
+        "It has met a monitor of a higher epoch, or another copy of this one, and refuses what comes from here.",
+        "Find out which of the two shall command it and stop the other; start the right one with `serve --take-over`.",
     ),
     Alert(
         "TriageParametersUnacknowledged",

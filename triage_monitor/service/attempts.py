@@ -45,9 +45,11 @@ async def _begin(sidecar: Sidecar, run: str, from_step: int, launch_id: str, who
         await sidecar.write(*records)
         live.attempts[row.attempt] = row
         live.attempt = row.attempt
+        live.fenced_by = None  # a new trainer process has met no monitor yet
         live.last_seen, live.heard_at = now, sidecar.clock.monotonic()
         live.audited(audit)
         if params is not None:
+            live.monitor.adopt(freed)
             sidecar.issue(live, params)
             sidecar.tell_params(live, params)
         live.snapshot = live.take_snapshot()

@@ -53,6 +53,11 @@ def audit_news(row: AuditRow) -> dict[str, Any]:
     return {"kind": row.kind, "outcome": row.outcome, "actor": row.actor, "reason": row.reason}
 
 
+def dry_run_news(row: ActionRow) -> dict[str, Any]:
+    """For event streams, of a change that the policy would have made."""
+    return {"kind": row.kind, "outcome": row.outcome, "actor": row.actor, "reason": row.request["reason"]}
+
+
 def _entry(
     live: LiveRun,
     at: float,

@@ -36,6 +36,8 @@ from triage_monitor.summary.objective import ratios
 from triage_monitor.summary.step import COUNT_INDEX, StepSummary, merge_all
 from triage_monitor.summary.symptoms import Symptoms, merge_symptoms
 
+DRY_RUN = "dry_run"
+
 
 @dataclass(frozen=True, slots=True)
 class Closing:
@@ -86,11 +88,16 @@ def judge_update(live: LiveRun, update: OpenUpdate, now: float) -> Closing:
     _count(live, row, before)
     _count_since(live, judgement, first_time=before is None)
     transition = None if judgement.transition is None else transition_row(live, judgement.transition, now)
-    params = None if judgement.change is None else policy_params(live, judgement.change, update.step, now)
-    action = None if judgement.change is None or params is None else policy_action(live, judgement.change, params)
-    audit = None
-    if judgement.change is not None and params is not None:
-        audit = audit_params(live, params, judgement.change.kind, POLICY, action)
+    params, action, audit = None, None, None
+    change = judgement.change
+    if change is not None:
+        params = policy_params(live, change, update.step, now)
+        if live.settings.policy.dry_run:
+            action, params = policy_action(live, change, params, DRY_RUN), None
+        else:
+            action = policy_action(live, change, params)
+    if change is not None and params is not None:
+        audit = audit_params(live, params, change.kind, POLICY, action)
     elif live.monitor.handed_over and not was_handed_over:
         audit = audit_hand_over(live, now, live.monitor.policy_note)
     follow = [item for item in (transition, params, action, audit) if item is not None]
@@ -161,11 +168,10 @@ def _count(live: LiveRun, row: UpdateRow, before: UpdateRow | None) -> None:
 
 def _count_since(live: LiveRun, judgement: Judgement, *, first_time: bool) -> None:
     """How many updates the stage, and the newest parameter version, have lasted: alerts count updates, not minutes."""
+    is_issued = judgement.change is not None and not live.settings.policy.dry_run
     if judgement.judged:
         live.counters["stage_updates"] = 1 if judgement.transition is not None else live.counters["stage_updates"] + 1
-    live.counters["params_updates"] = (
-        0 if judgement.change is not None else live.counters["params_updates"] + first_time
-    )
+    live.counters["params_updates"] = 0 if is_issued else live.counters["params_updates"] + first_time
 
 
 def transition_row(live: LiveRun, found: Transition, now: float) -> TransitionRow:
@@ -182,20 +188,22 @@ def policy_params(live: LiveRun, change: ParameterChange, step: int, now: float)
     return ParamsRow(live.name, params.version, now, POLICY, change.reason, params.to_dict(), evidence)
 
 
-def policy_action(live: LiveRun, change: ParameterChange, params: ParamsRow) -> ActionRow:
-    """The audit entry of a change that the policy made by itself."""
-    live.actions[f"{change.kind}/applied"] += 1
+def policy_action(live: LiveRun, change: ParameterChange, params: ParamsRow, outcome: str = "applied") -> ActionRow:
+    """The entry of a change that the policy made by itself, or would have made."""
+    live.actions[f"{change.kind}/{outcome}"] += 1
+    number = live.action_count + 1
+    is_dry = outcome == DRY_RUN
     return ActionRow(
         live.name,
-        f"{POLICY}-{params.version}",
-        live.action_count + 1,
+        f"{POLICY}-dry-{number}" if is_dry else f"{POLICY}-{params.version}",
+        number,
         "",
         params.at,
         POLICY,
         change.kind,
-        "applied",
+        outcome,
         {"kind": change.kind, "reason": change.reason},
-        {"params_version": params.version, "params": params.params},
+        {"params_version": live.version if is_dry else params.version, "params": params.params},
     )
 
 

@@ -23,10 +23,11 @@ from typing import Any
 
 from triage_monitor.errors import ConflictError, InputError
 from triage_monitor.judge.actions import Action, ActionKind, apply, describe
-from triage_monitor.parameters import TriageParams, changed
+from triage_monitor.parameters import ORIGIN, TriageParams, changed
 from triage_monitor.service.auditing import audit_action, control_state
 from triage_monitor.service.closing import transition_row
 from triage_monitor.service.live import LiveRun
+from triage_monitor.service.pace import check_pace
 from triage_monitor.service.problems import Problem
 from triage_monitor.service.sidecar import Sidecar
 from triage_monitor.storage.records import AckRow, ActionRow, AuditRow, ParamsRow, Record, TransitionRow
@@ -35,7 +36,7 @@ WATCH_KINDS = ("freeze", "release", "clear", "rebaseline", "retire")
 KINDS = (*(kind.value for kind in ActionKind), *WATCH_KINDS)
 OVERRIDE = "override"
 MAX_REASON = 500
-SERVER_FIELDS = ("version", "issued_at_step", "reason", "epoch")
+SERVER_FIELDS = ("version", "issued_at_step", "reason", *ORIGIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,14 @@ class Desk:
         """Sets parameters by hand; `if_match` is the version that the sender saw. Problem 412 when it moved on."""
         return await self._sidecar.spawn(self._override(run, dict(changes), if_match, actor, who))
 
-    async def acknowledge(self, run: str, version: int, step: int, refused: str | None) -> None:
-        """A trainer's word about a version; InputError for one that was never issued."""
-        await self._sidecar.spawn(self._acknowledge(run, version, step, refused))
+    async def acknowledge(
+        self, run: str, version: int, step: int, refused: str | None, fenced_by: int | None = None
+    ) -> None:
+        """A trainer's word about a version; InputError for one that was never issued.
+
+        `fenced_by` is the epoch of the monitor that the trainer obeys instead of this one.
+        """
+        await self._sidecar.spawn(self._acknowledge(run, version, step, refused, fenced_by))
 
     async def _act(self, run: str, key: str, request: dict[str, Any], actor: str, who: str) -> tuple[ActionRow, bool]:
         live = await self._sidecar.find(run)
@@ -84,6 +90,7 @@ class Desk:
                 return _repeated(known), True
             try:
                 decision = _decision(live.params, request)
+                await self._check_pace(live, decision)
             except InputError as error:
                 row = self._entry(
                     live, key, digest, request, actor, Decision(_kind(request), "refused", str(error), refusal=error)
@@ -104,11 +111,12 @@ class Desk:
             reason = _reason(changes) or "operator override"
             after = _overlaid(live.params, changes)
             decision = Decision(OVERRIDE, "applied", reason, after)
+            await self._check_pace(live, decision)
             row = self._entry(live, f"{OVERRIDE}-{live.next_version}", "", changes, actor, decision)
             await self._change(live, row, decision, actor, who)
             return live, row
 
-    async def _acknowledge(self, run: str, version: int, step: int, refused: str | None) -> None:
+    async def _acknowledge(self, run: str, version: int, step: int, refused: str | None, fenced_by: int | None) -> None:
         live = await self._sidecar.find(run)
         async with live.lock:
             if version >= live.next_version:
@@ -118,6 +126,7 @@ class Desk:
                 )  # fmt: skip
             now = self._sidecar.now()
             applied = live.applied
+            live.fenced_by = fenced_by
             if refused is None:
                 live.applied = {"version": version, "step": step, "at": now}
             else:
@@ -131,6 +140,17 @@ class Desk:
             live.snapshot = live.take_snapshot()
             news = {"version": version, "acknowledged_step": step, "refused": refused}
             self._sidecar.hub.publish(run, "params", news)
+
+    async def _check_pace(self, live: LiveRun, decision: Decision) -> None:
+        """Problem 429, counted but not remembered under the key: the same request may be carried out later."""
+        if decision.params is None:
+            return
+        try:
+            await asyncio.to_thread(check_pace, live, decision.params, self._sidecar.settings.control)
+        except Problem:
+            live.actions[f"{decision.kind}/rate_limited"] += 1
+            live.snapshot = live.take_snapshot()
+            raise
 
     def _entry(
         self, live: LiveRun, key: str, digest: str, request: dict[str, Any], actor: str, decision: Decision

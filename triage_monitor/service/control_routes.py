@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
@@ -22,22 +23,30 @@ from triage_monitor.service.names import MAX_STEP, Run, checked_run
 from triage_monitor.service.problems import Problem
 from triage_monitor.service.sidecar import Sidecar
 from triage_monitor.storage.audit import entry_json as link_json
+from triage_monitor.storage.fence import Fence, origin_json
 from triage_monitor.storage.records import AckRow, ActionRow, AuditRow, ParamsRow
 
 MAX_WAIT_SECONDS = 60.0
+MAX_EPOCH = 1 << 53
 OPERATOR = "operator"
 _ACTOR = re.compile(r"[A-Za-z0-9@._:+-]{1,64}")
 _KEY = re.compile(r"[!-~]{1,255}")
 
 
 class AckBody(BaseModel):
-    """`refused` says why a trainer does not use the version; without it the version is in force from `step` on."""
+    """`refused` says why a trainer does not use the version; without it the version is in force from `step` on.
+
+    `epoch` and `issuer` are those that the version came with; `fenced_by` is the epoch of the other monitor that the
+    trainer obeys.
+    """
 
     model_config = ConfigDict(extra="forbid")
     version: int = Field(ge=0, le=MAX_STEP)
     step: int = Field(ge=0, le=MAX_STEP)
     refused: str | None = Field(default=None, max_length=500)
     epoch: int | None = None
+    issuer: str | None = Field(default=None, max_length=64)
+    fenced_by: int | None = Field(default=None, ge=0, le=MAX_EPOCH)
 
 
 class JsonObject(RootModel[dict[str, Any]]):
@@ -54,15 +63,15 @@ def routes(sidecar: Sidecar, desk: Desk) -> APIRouter:
         after: Annotated[int | None, Query(ge=0)] = None,
         if_none_match: Annotated[str | None, Header()] = None,
     ) -> Response:
-        """The current parameter set."""
-        live = await sidecar.find(checked_run(run))
+        """The current parameter set; with `wait`, of a run that nobody knows yet as soon as it begins."""
+        live = await _found(sidecar, checked_run(run), wait)
         if after is not None:
             await _news(sidecar, live, after, wait)
         if if_none_match is not None and if_none_match == _etag(sidecar, live):
             return Response(status_code=304, headers={"ETag": _etag(sidecar, live)})
         return _params_response(sidecar, live)
 
-    @router.put("/params", openapi_extra=json_body(JsonObject), responses={412: {}, 422: {}, 428: {}})
+    @router.put("/params", openapi_extra=json_body(JsonObject), responses={412: {}, 422: {}, 428: {}, 429: {}})
     async def put_params(
         request: Request,
         run: Run,
@@ -83,10 +92,12 @@ def routes(sidecar: Sidecar, desk: Desk) -> APIRouter:
         """A trainer says which version is in force from which step on, or why it refused one."""
         await sidecar.find(checked_run(run))
         body = await read_model(request, AckBody)
-        if body.epoch is not None and body.epoch not in (0, sidecar.store.epoch):
-            raise Problem(409, "epoch", f"the acknowledgement is for epoch {body.epoch}, this is {sidecar.store.epoch}")
-        await desk.acknowledge(run, body.version, body.step, body.refused)
-        return JSONResponse({"version": body.version, "step": body.step, "accepted": True})
+        if not _is_ours(sidecar.store.fence, body):
+            detail = f"the acknowledgement is for epoch {body.epoch} of another monitor or another copy of this one"
+            raise Problem(409, "epoch", f"{detail}; this is {sidecar.store.fence.epoch}")
+        await desk.acknowledge(run, body.version, body.step, body.refused, body.fenced_by)
+        answer = {"version": body.version, "step": body.step, "accepted": True, **origin_json(sidecar.store.fence)}
+        return JSONResponse(answer)
 
     @router.get("/params/history")
     async def params_history(run: Run, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> JSONResponse:
@@ -102,7 +113,9 @@ def routes(sidecar: Sidecar, desk: Desk) -> APIRouter:
         told = [{"version": ack.version, "step": ack.step, "at": ack.at, "refused": ack.refused} for ack in acks]
         return JSONResponse({"versions": versions, "acknowledgements": told})
 
-    @router.post("/actions", status_code=201, openapi_extra=json_body(JsonObject), responses={200: {}, 409: {}})
+    @router.post(
+        "/actions", status_code=201, openapi_extra=json_body(JsonObject), responses={200: {}, 409: {}, 429: {}}
+    )
     async def post_action(
         request: Request,
         run: Run,
@@ -137,6 +150,18 @@ def routes(sidecar: Sidecar, desk: Desk) -> APIRouter:
     return router
 
 
+async def _found(sidecar: Sidecar, run: str, wait: float) -> LiveRun:
+    """The run, once there is one of this name; Problem 404 after the wait."""
+    if wait > 0:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                begun = sidecar.run_begun
+                while await sidecar.peek(run) is None and sidecar.ready:
+                    await begun.wait()
+                    begun = sidecar.run_begun
+    return await sidecar.find(run)
+
+
 async def _news(sidecar: Sidecar, live: LiveRun, after: int, wait: float) -> None:
     """Returns when the version is another than `after`, the wait is over or the sidecar stops."""
     try:
@@ -148,12 +173,12 @@ async def _news(sidecar: Sidecar, live: LiveRun, after: int, wait: float) -> Non
 
 
 def _params_response(sidecar: Sidecar, live: LiveRun) -> JSONResponse:
-    body = {**live.params.to_dict(), "epoch": sidecar.store.epoch}
+    body = {**live.params.to_dict(), **origin_json(sidecar.store.fence)}
     return JSONResponse(body, headers={"ETag": _etag(sidecar, live)})
 
 
 def _etag(sidecar: Sidecar, live: LiveRun) -> str:
-    return f'"{sidecar.store.epoch}-{live.version}"'
+    return f'"{sidecar.store.fence.epoch}-{live.version}"'
 
 
 def _version_of(sidecar: Sidecar, live: LiveRun, if_match: str) -> int | None:
@@ -161,9 +186,19 @@ def _version_of(sidecar: Sidecar, live: LiveRun, if_match: str) -> int | None:
     if if_match.strip() == "*":
         return None
     match = re.fullmatch(r'"(\d{1,18})-(\d{1,18})"', if_match.strip())
-    if match is None or int(match[1]) != sidecar.store.epoch:
+    if match is None or int(match[1]) != sidecar.store.fence.epoch:
         raise Problem(412, "version_changed", f"{if_match[:60]} is not the ETag of this set: {_etag(sidecar, live)}")
     return int(match[2])
+
+
+def _is_ours(fence: Fence, body: AckBody) -> bool:
+    """Of this start, or of an earlier one of this store: a trainer's word may outlive a restart."""
+    if body.epoch in (None, 0):
+        return True
+    if body.epoch == fence.epoch:
+        return body.issuer in (None, fence.issuer)
+    known = body.issuer is not None and body.issuer.partition(".")[0] == fence.store_id
+    return known and body.epoch is not None and body.epoch < fence.epoch
 
 
 def _actor(request: Request, said: str | None) -> str:

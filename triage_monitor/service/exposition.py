@@ -221,8 +221,12 @@ def _progress(families: _Families, run: Snapshot, here: dict[str, str], open_upd
     families.gauge("triage_params_unacknowledged_updates", text, here, run.unacknowledged_updates)
     text = "1 while the trainer refuses the newest parameter version"
     families.gauge("triage_params_refused", text, here, float(run.is_refused))
+    text = "1 while the trainer obeys another monitor: one of a higher epoch, or another copy of this one"
+    families.gauge("triage_params_fenced", text, here, float(run.fenced_by is not None))
     text = "Median seconds between the newest updates"
     families.gauge("triage_update_interval_seconds", text, here, run.interval_seconds)
+    text = "1 while the policy only records what it would change (judge.policy.dry_run)"
+    families.gauge("triage_policy_dry_run", text, here, float(run.proposed is not None))
     text = "1 while somebody holds the parameters and the policy changes none"
     families.gauge("triage_params_held", text, here, float(run.held_by is not None))
 

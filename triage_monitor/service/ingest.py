@@ -30,6 +30,7 @@ from triage_monitor.service.names import MAX_STEP, Attempt, Digits, Run, Step, c
 from triage_monitor.service.problems import Problem, problem_of
 from triage_monitor.service.retention import Retention
 from triage_monitor.service.sidecar import Sidecar
+from triage_monitor.storage.fence import origin_json
 from triage_monitor.storage.records import ShardRow
 from triage_monitor.summary.build import summarize
 from triage_monitor.summary.rows import rows_from_arrays
@@ -163,6 +164,7 @@ def routes(ingest: Ingest, sidecar: Sidecar) -> APIRouter:
             "update": admission.update,
             "bytes": body_bytes,
             "params_version": admission.params_version,
+            **origin_json(sidecar.store.fence),
         }
         return JSONResponse(answer, 200 if admission.duplicate else 201)
 
@@ -173,6 +175,7 @@ def routes(ingest: Ingest, sidecar: Sidecar) -> APIRouter:
         body = await read_model(request, AttemptBody)
         row, is_new = await attempts.begin(sidecar, run, body.from_step, body.launch_id, caller_of(request).name)
         answer = {"attempt": row.attempt, "from_step": row.from_step, "params_version": sidecar.runs[run].version}
+        answer |= origin_json(sidecar.store.fence)
         return JSONResponse(answer, 201 if is_new else 200)
 
     return router

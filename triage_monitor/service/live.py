@@ -18,7 +18,7 @@ from typing import Any
 from triage_monitor.errors import InputError, StoreCorrupt
 from triage_monitor.judge.causes_run import HEAD_STEPS, CauseTracker
 from triage_monitor.judge.run import JudgeSettings, RunMonitor
-from triage_monitor.parameters import TriageParams
+from triage_monitor.parameters import TriageParams, changed
 from triage_monitor.storage.audit import Head, first_head, head_of
 from triage_monitor.storage.base import Store, effective_updates
 from triage_monitor.storage.records import (
@@ -98,6 +98,8 @@ class Snapshot:
     findings: Sequence[Mapping[str, Any]] = ()
     normal: Mapping[str, float] = field(default_factory=dict)
     interval_seconds: float | None = None
+    fenced_by: int | None = None
+    proposed: Mapping[str, Any] | None = None  # what a dry run would have set by now; None outside of one
 
     @property
     def unacknowledged_updates(self) -> int | None:
@@ -131,10 +133,11 @@ class LiveRun:
         self.attempt = 0
         self.open: dict[Place, OpenUpdate] = {}
         self.newest: UpdateRow | None = None
-        self.params = settings.policy.initial()
+        self.params = settings.policy.base_params() if settings.policy.dry_run else settings.policy.initial()
         self.params_at = 0.0
         self.next_version = 1
         self.applied: dict[str, Any] | None = None
+        self.fenced_by: int | None = None  # epoch of the monitor that the trainer said it obeys instead
         self.last_seen = 0.0
         self.closings: deque[float] = deque(maxlen=PACE_UPDATES)
         self.heard_at = 0.0  # as last_seen, by the monotonic clock
@@ -205,6 +208,8 @@ class LiveRun:
             self.counters, self.applied = Counter(state.counters["counts"]), state.applied
             self.actions = Counter(state.counters["actions"])
         self.monitor = self._restored_monitor(None if state is None else state.judge)
+        if not self.settings.policy.dry_run:
+            self.monitor.adopt(self.params)  # after a dry run the policy believes in what was never issued
         self.causes = self.restored_causes()
         self.open = {place: self.reopened(place, deadline) for place in store.unclosed(name)}
         self.open = {place: update for place, update in self.open.items() if update.pieces}
@@ -241,7 +246,15 @@ class LiveRun:
             findings=tuple(self.causes.current()),
             normal=self.monitor.normal,
             interval_seconds=median_interval(self.closings),
+            fenced_by=self.fenced_by,
+            proposed=self.proposed(),
         )
+
+    def proposed(self) -> Mapping[str, Any] | None:
+        """In a dry run: dotted name -> value for all that the policy would have other than it is."""
+        if not self.settings.policy.dry_run:
+            return None
+        return {name: new for name, (_, new) in changed(self.params, self.monitor.params).items()}
 
     def dropped_by_clients(self) -> Mapping[str, int]:
         """What the trainer's ranks say they dropped, by reason, over all ranks."""

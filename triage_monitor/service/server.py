@@ -94,9 +94,9 @@ class Server(uvicorn.Server):
 def open_store(settings: Settings) -> Store:
     """Raises ConfigError when the data directory is in use, cannot be made or is of a newer version."""
     if settings.store.kind == "memory":
-        return MemoryStore()
+        return MemoryStore(settings.store.epoch_above)
     try:
-        store = SqliteStore(Path(settings.store.data_dir))
+        store = SqliteStore(Path(settings.store.data_dir), settings.store.epoch_above)
         store.begin_scrub()
         return store
     except OSError as error:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from triage_monitor.config import Settings
 from triage_monitor.errors import ConflictError, StoreFull, TriageError
 from triage_monitor.service.arrivals import Admission, Arrival
-from triage_monitor.service.auditing import POLICY, audit_news, audit_params
+from triage_monitor.service.auditing import POLICY, audit_news, audit_params, dry_run_news
 from triage_monitor.service.clock import Clock
 from triage_monitor.service.closing import Closing, issued, judge_update
 from triage_monitor.service.events import EventHub
@@ -59,6 +59,7 @@ class Sidecar:
         self.runs: dict[str, LiveRun] = {}
         self.ready = False
         self.last_write_failed: str | None = None
+        self.run_begun = asyncio.Event()  # set, and replaced by another, when a run is made
         self._creating = asyncio.Lock()
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -81,6 +82,7 @@ class Sidecar:
         """Lets go of everybody who waits: event streams and long polls end now."""
         self.ready = False
         self.hub.close()
+        self.run_begun.set()
         for live in self.runs.values():
             live.params_changed.set()
 
@@ -155,6 +157,8 @@ class Sidecar:
             await self.write(*records)
             live.snapshot = live.take_snapshot()
             self.runs[name] = live
+            self.run_begun.set()
+            self.run_begun = asyncio.Event()
             return live
 
     async def _load(self, name: str) -> LiveRun:
@@ -361,6 +365,8 @@ class Sidecar:
             self.tell_params(live, closing.params)
         elif closing.audit is not None:
             self.hub.publish(live.name, "action", audit_news(closing.audit))
+        elif closing.action is not None:
+            self.hub.publish(live.name, "action", dry_run_news(closing.action))
 
     def tell_params(self, live: LiveRun, row: ParamsRow) -> None:
         news = {"version": row.version, "actor": row.actor, "reason": row.reason, "params": row.params}

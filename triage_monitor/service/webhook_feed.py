@@ -46,7 +46,7 @@ def pending(store: Store, run: str, target: str, began_at: float) -> list[Notice
         else:
             cursor = replace(cursor, links=row.number)
             events, kind, body = _events_of(row), "change", {"change": entry_json(row)}
-        delivery = f"{store.epoch}.{run}.{kind}.{row.number}"
+        delivery = f"{store.fence.store_id}.{run}.{kind}.{row.number}"
         found.append(Notice(run, delivery, events, body, cursor))
     return found
 

@@ -31,6 +31,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
+from triage_monitor.storage.fence import Fence
 from triage_monitor.storage.records import Outcome, Record, UpdateRow
 
 R = TypeVar("R", bound=Record)
@@ -47,10 +48,10 @@ class Damage:
 
 @runtime_checkable
 class Store(Protocol):
-    """See the module's promises. `epoch` is fixed when the store is created and larger for a later one."""
+    """See the module's promises. `fence` says which of several monitors a trainer obeys."""
 
     durable: bool
-    epoch: int
+    fence: Fence
 
     @property
     def corrupt_rows(self) -> int:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from triage_monitor.errors import ConflictError, StoreCorrupt
 from triage_monitor.storage.base import Damage
+from triage_monitor.storage.fence import new_fence
 from triage_monitor.storage.records import (
     ALL_KINDS,
     Outcome,
@@ -39,8 +40,8 @@ class MemoryStore:
 
     durable = False
 
-    def __init__(self) -> None:
-        self.epoch = int(time.time())
+    def __init__(self, epoch_above: int = 0) -> None:
+        self.fence = new_fence(int(time.time()), epoch_above)
         self.corrupt_rows = 0
         self.damage = Damage()
         self.suspect: str | None = None

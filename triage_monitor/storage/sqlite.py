@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 from triage_monitor.errors import ConfigError, StoreCorrupt, StoreFull, TriageError
 from triage_monitor.storage.base import Damage
+from triage_monitor.storage.fence import next_fence
 from triage_monitor.storage.ledger import Ledger, Mark, stored_ledger, transaction, write_ledger
 from triage_monitor.storage.mend import SUSPECT_NAME, mend
 from triage_monitor.storage.records import Outcome, Record, Rule, RunRow, ShardRow, UpdateRow
@@ -62,11 +63,14 @@ class _Call:
 
 
 class SqliteStore:
-    """Store in `directory/triage.db`; see `base.Store`. Raises ConfigError when the directory is in use or too new."""
+    """Store in `directory/triage.db`; see `base.Store`. Raises ConfigError when the directory is in use or too new.
+
+    The epoch becomes larger than `epoch_above`, which takes over from the monitor of that epoch (see `fence`).
+    """
 
     durable = True
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, epoch_above: int = 0) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._path = directory / "triage.db"
         self._lock_file = _claim(directory)
@@ -77,13 +81,14 @@ class SqliteStore:
         self._readers: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         try:
-            now = int(time.time())
+            now, is_new = int(time.time()), not self._path.exists()
             mended = mend(self._path, now)
             self._writer_db = open_database(self._path)
-            self.epoch = prepare(self._writer_db, epoch=now)
-            self._ledger = mended or stored_ledger(self._writer_db, self.epoch)
+            made = prepare(self._writer_db, epoch=now)
+            self._ledger = mended or stored_ledger(self._writer_db, made)
             with transaction(self._writer_db):
                 write_ledger(self._writer_db, self._ledger)
+                self.fence = next_fence(self._writer_db, now, epoch_above, made=None if is_new else made)
             self._mark = Mark(directory)
             self._mark.write(self._ledger)
         except sqlite3.Error as error:

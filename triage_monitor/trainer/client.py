@@ -31,7 +31,7 @@ from triage_monitor.parameters import TriageParams
 from triage_monitor.summary.spec import DEFAULT_SPEC, SummarySpec
 from triage_monitor.trainer.arrays import Held, hold, hold_objective
 from triage_monitor.trainer.courier import Courier
-from triage_monitor.trainer.lease import Limits, ParameterDesk
+from triage_monitor.trainer.lease import CHANGE_LIMIT, Limits, ParameterDesk
 from triage_monitor.trainer.outbox import Outbox
 from triage_monitor.trainer.route import at_least_one, checked_attempt, checked_route, not_negative, safe_text, seconds
 from triage_monitor.trainer.tls import tls_of, token_of
@@ -57,6 +57,8 @@ class Monitor:
     settings: the sampling settings (temperature, top_p, top_k, logprobs_mode, learner, precision).
     safe_default: the set used before the monitor was heard, and when its lease runs out.
     limits: the trainer's own ranges, `{"gate.w_min": (0.3, 1.0), "tis.enabled": [False]}`; a set outside is refused.
+    change_limit: (changes, updates); a set that would be one change more is refused, unless it pauses, stops or goes
+        back to the safe default.
     token, ssl_context: the sidecar's bearer token (scope `ingest`) and TLS; without them TRIAGE_TOKEN, TRIAGE_CA_FILE,
         TRIAGE_CERT_FILE and TRIAGE_KEY_FILE of the environment (trainer/tls.py). No message or repr shows the token.
     queue_updates, max_queue_bytes: bounds of what waits; the update being sent comes on top.
@@ -78,6 +80,7 @@ class Monitor:
         settings: Mapping[str, object] | None = None,
         safe_default: TriageParams | None = None,
         limits: Limits | None = None,
+        change_limit: tuple[int, int] = CHANGE_LIMIT,
         token: str | None = None,
         ssl_context: ssl.SSLContext | None = None,
         queue_updates: int = 64,
@@ -103,7 +106,10 @@ class Monitor:
             at_least_one("queue_updates", queue_updates), at_least_one("max_queue_bytes", max_queue_bytes)
         )
         self._desk = ParameterDesk(
-            _checked_default(safe_default), limits, seconds("pause_silence_seconds", pause_silence_seconds, 1e9)
+            _checked_default(safe_default),
+            limits,
+            seconds("pause_silence_seconds", pause_silence_seconds, 1e9),
+            change_limit,
         )
 
         def connect() -> Link:
@@ -181,7 +187,8 @@ class Monitor:
     def stats(self) -> dict[str, Any]:
         """A snapshot: submitted, accepted, sent (calls made), acknowledged, duplicates, retries, dropped {reason:
         count}, last_error, queue_depth, queue_bytes, params_version, params_applied_version, params_refused,
-        params_stale, lease_expired, lease_expiries, attempt."""
+        params_stale, params_fenced (sets of other monitors than the one obeyed), params_epoch (of that one),
+        lease_expired, lease_expiries, attempt."""
         desk = self._desk
         return {
             **self._outbox.snapshot(),
@@ -189,6 +196,8 @@ class Monitor:
             "params_applied_version": desk.in_force.version,
             "params_refused": desk.refused,
             "params_stale": desk.stale,
+            "params_fenced": desk.fence.refused,
+            "params_epoch": desk.fence.obeyed.epoch,
             "lease_expired": desk.expired,
             "lease_expiries": desk.expiries,
             "attempt": self._courier.attempt,

@@ -201,15 +201,20 @@ class Courier:
         body: dict[str, Any] = {"version": item.version, "step": item.step}
         if item.refused is not None:
             body["refused"] = item.refused[:_REASON_CHARACTERS]
-        if item.epoch:
-            body["epoch"] = item.epoch
+        if item.origin.epoch:
+            body["epoch"] = item.origin.epoch
+        if item.origin.issuer:
+            body["issuer"] = item.origin.issuer
+        if item.fenced_by is not None:
+            body["fenced_by"] = item.fenced_by
         return body
 
     def _settle(self, item: Parcel | Acknowledgement, answer: Answer) -> None:
         if answer.verdict is Verdict.OK:
             self._outbox.delivered(item, duplicate=answer.status == 200)
-            self._heard()
-            if answer.body.get("params_version", self._desk.seen_version) != self._desk.seen_version:
+            if not self._desk.is_fenced(answer.body):
+                self._heard()
+            if self._desk.is_news(answer.body):
                 self._news.set()
         elif answer.verdict is Verdict.NEVER:
             self._outbox.refused(item, answer.reason, answer.detail)
@@ -224,19 +229,24 @@ class Courier:
         seen: int | None = None  # unknown again after each failure: the monitor that comes back may be another one
         while not self._stop.is_set():
             started = monotonic()
-            query = {} if seen is None else {"wait": int(self._poll_seconds), "after": seen}
-            answer = link.call(
-                "GET", f"{self._route.base}/params", query=query, patience=self._poll_seconds if query else 0.0
-            )
+            query = {"wait": int(self._poll_seconds)} | ({} if seen is None else {"after": seen})
+            answer = link.call("GET", f"{self._route.base}/params", query=query, patience=self._poll_seconds)
             if answer.verdict is not Verdict.OK:
                 seen = None
                 self._note_failed_poll(answer)
+                if answer.status == 404 and monotonic() - started > _POLL_GAP:
+                    backoff.reset()  # it was waited for there
                 if self._wait_for_news(backoff.next_delay(answer.retry_after)):
                     backoff.reset()
                 continue
+            is_fenced = bool(answer.body) and self._desk.is_fenced(answer.body, is_set=True)
+            self._take_in(answer)
+            if is_fenced:
+                seen = None
+                self._wait_for_news(backoff.next_delay(0.0))
+                continue
             backoff.reset()
             self._heard()
-            self._take_in(answer)
             if self._desk.seen_version == seen:
                 self._wait_for_news(_POLL_GAP - (monotonic() - started))
             seen = self._desk.seen_version
@@ -247,7 +257,7 @@ class Courier:
         return came
 
     def _note_failed_poll(self, answer: Answer) -> None:
-        if answer.status == 404:  # before its first update a run is unknown
+        if answer.status == 404:  # before its first update a run is unknown; most of the wait for it is the monitor's
             return
         self._outbox.note_error(f"parameters: {answer.detail}")
         if answer.verdict is Verdict.AGAIN:
