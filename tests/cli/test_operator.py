@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 
 import pytest
 import typer
 from click.testing import Result
 from service.live_server import LiveServer, masses, serving
+from trainer.fault_server import FaultServer
 from typer.testing import CliRunner
 
 from triage_monitor.cli import operator
@@ -47,6 +49,34 @@ def test_parameters_are_shown_changed_and_given_back(server: LiveServer) -> None
     released = command(server.address, "params", "run-a", "--release")
     assert json.loads(released.output)["outcome"] == "applied"
     assert server.run("run-a")["held_by"] is None
+
+
+def test_policy_is_frozen_and_let_go_by_one_command_each(server: LiveServer) -> None:
+    before = server.run("run-a")["params_version"]
+    assert json.loads(command(server.address, "params", "run-a", "--freeze", "--reason", "weekend").output)["id"]
+    run = server.run("run-a")
+    assert (run["held_by"], run["params_version"]) == ("operator", before)
+    assert command(server.address, "params", "run-a", "--freeze", "--release").exit_code != 0
+    assert command(server.address, "params", "run-a", "--release").exit_code == 0
+    assert server.run("run-a")["held_by"] is None
+
+
+def test_action_is_asked_for_again_under_its_key_until_the_answer_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operator, "RETRY_SECONDS", (0.05,) * 400)
+    with FaultServer("503") as server:
+        server.stop()
+        results: list[Result] = []
+        asking = threading.Thread(target=lambda: results.append(command(server.url, "params", "run-a", "--freeze")))
+        asking.start()
+        server.start()
+        assert server.wait(lambda: server.calls["POST actions"] >= 2)
+        server.behave("404")
+        asking.join(30.0)
+        assert isinstance(results[0].exception, InputError)
+        assert len({headers["idempotency-key"] for headers in server.headers}) == 1
+        asked = len(server.headers)
+        assert isinstance(command(server.url, "params", "run-a", "--freeze").exception, InputError)
+        assert len(server.headers) == asked + 1, "a final refusal is not repeated"
 
 
 @pytest.mark.parametrize(

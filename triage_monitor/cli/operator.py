@@ -9,6 +9,8 @@ They send the bearer token in TRIAGE_TOKEN, and use TRIAGE_CA_FILE, TRIAGE_CERT_
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 Server = Annotated[str, typer.Option("--url", envvar="TRIAGE_URL", help="The server's address.")]
 DEFAULT_URL = "http://127.0.0.1:8750"
 TIMEOUT_SECONDS = 10.0
+RETRY_SECONDS = (0.2, 0.8, 2.0)
 
 
 def register(app: typer.Typer) -> None:
@@ -107,8 +110,9 @@ def call(
     token = token_of(None, os.environ)
     sent = {**(headers or {}), **({} if token is None else {"Authorization": f"Bearer {token}"})}
     context = tls_of(os.environ) or httpx.create_ssl_context(trust_env=False)
-    try:
-        answer = httpx.request(
+
+    def ask() -> httpx.Response:
+        return httpx.request(
             method,
             url.rstrip("/") + path,
             json=body,
@@ -117,6 +121,9 @@ def call(
             trust_env=False,
             verify=context,
         )
+
+    try:
+        answer = _repeated(ask) if "Idempotency-Key" in sent else ask()
     except httpx.InvalidURL as error:
         raise ConfigError(f"--url {url}: {error}") from error
     except httpx.HTTPError as error:
@@ -128,6 +135,21 @@ def call(
         detail = _detail(answer)
         raise kind("refused", detail) if kind is not None else TriageError(detail)
     return answer
+
+
+def _repeated(ask: Callable[[], httpx.Response]) -> httpx.Response:
+    """An action may be asked for again under its key: while nobody answers or the server says later, not otherwise."""
+    import time
+
+    import httpx
+
+    for delay in RETRY_SECONDS:
+        with suppress(httpx.TransportError):
+            answer = ask()
+            if answer.status_code not in (502, 503, 504, 507):
+                return answer
+        time.sleep(delay)
+    return ask()
 
 
 def _detail(answer: httpx.Response) -> str:
