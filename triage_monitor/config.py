@@ -20,7 +20,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from triage_monitor.config_access import AuthSettings, TlsSettings, WebhookSettings
+from triage_monitor.config_access import AuthSettings, TlsSettings, WebhookSettings, is_web_address
+from triage_monitor.config_alerts import AlertmanagerSettings, NotifySettings
 from triage_monitor.errors import ConfigError
 from triage_monitor.judge.run import JudgeSettings
 from triage_monitor.judge.settings_table import read_table
@@ -32,14 +33,20 @@ STORE_KINDS = ("sqlite", "memory")
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Where it listens. Another host than loopback needs `auth.tokens_file`, or `allow_remote` to go without."""
+    """Where it listens. Another host than loopback needs `auth.tokens_file`, or `allow_remote` to go without.
+
+    `public_url` is where people reach the page, for links in alerts and messages; made of host and port if empty.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8750
     allow_remote: bool = False
     drain_seconds: float = 10.0
+    public_url: str = ""
 
     def __post_init__(self) -> None:
+        if self.public_url and not is_web_address(self.public_url):
+            raise ConfigError("public_url must be http(s)://host[:port][/path] without credentials and fragment")
         _within("port", self.port, 0, 65_535)
         _within("drain_seconds", self.drain_seconds, 0, 3600)
 
@@ -153,6 +160,8 @@ class Settings:
     auth: AuthSettings = field(default_factory=AuthSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
     webhooks: WebhookSettings = field(default_factory=WebhookSettings)
+    alertmanager: AlertmanagerSettings = field(default_factory=AlertmanagerSettings)
+    notify: NotifySettings = field(default_factory=NotifySettings)
     summary: SummarySpec = DEFAULT_SPEC
     judge: JudgeSettings = field(default_factory=JudgeSettings)
     judge_by_run: Mapping[str, JudgeSettings] = field(default_factory=dict)
@@ -167,6 +176,13 @@ class Settings:
         window = max(judge.window_updates for judge in (self.judge, *self.judge_by_run.values()))
         if self.store.keep_shards < window:
             raise ConfigError(f"store.keep_shards {self.store.keep_shards} is below the window of {window} updates")
+
+    @property
+    def page_url(self) -> str:
+        """Where people reach the page, without a slash at its end."""
+        host = f"[{self.server.host}]" if ":" in self.server.host else self.server.host
+        own = f"{'https' if self.tls.cert_file else 'http'}://{host}:{self.server.port}"
+        return self.server.public_url.rstrip("/") or own
 
     def judge_for(self, run: str) -> JudgeSettings:
         """The first pattern of `judge_by_run` that the run's name matches, else `judge`."""
@@ -203,6 +219,8 @@ class Settings:
             auth=read_table(AuthSettings, data.get("auth", {}), "auth"),
             tls=read_table(TlsSettings, data.get("tls", {}), "tls"),
             webhooks=read_table(WebhookSettings, data.get("webhooks", {}), "webhooks"),
+            alertmanager=read_table(AlertmanagerSettings, data.get("alertmanager", {}), "alertmanager"),
+            notify=read_table(NotifySettings, data.get("notify", {}), "notify"),
             summary=read_table(SummarySpec, data.get("summary", {}), "summary"),
             judge=JudgeSettings.from_dict(data.get("judge", {})),
             judge_by_run={

@@ -82,12 +82,7 @@ class WebhookTarget:
     def __post_init__(self) -> None:
         if _NAME.fullmatch(self.name) is None:
             raise ConfigError("name must be 1 to 32 of a-z 0-9 _ - and not begin with a sign")
-        try:
-            parts = urlsplit(self.url)
-            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            usable = False
-        if not usable or parts.username is not None or parts.fragment:
+        if not is_web_address(self.url):
             raise ConfigError("url must be http(s)://host[:port]/path without credentials and fragment")
         unknown = sorted(set(self.events) - set(WEBHOOK_EVENTS))
         if unknown or not self.events:
@@ -117,6 +112,16 @@ class WebhookSettings:
         for name, (low, high) in bounds.items():
             if not low <= getattr(self, name) <= high:
                 raise ConfigError(f"{name} must be in [{low:g}, {high:g}], not {getattr(self, name)}")
+
+
+def is_web_address(text: str) -> bool:
+    """Whether it is http(s)://host[:port]/path without credentials and fragment."""
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    return usable and parts.username is None and not parts.fragment
 
 
 @dataclass(frozen=True, slots=True)

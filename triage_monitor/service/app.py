@@ -26,10 +26,12 @@ from triage_monitor.config_access import AuthSettings, read_secret
 from triage_monitor.service import control_routes, hooks, ingest, page, problems, query, worst_routes
 from triage_monitor.service.access import Access, AccessMiddleware, Rules, caller_of
 from triage_monitor.service.access_metrics import access_families, witness_families
+from triage_monitor.service.alertmanager import AlertmanagerPush
 from triage_monitor.service.clock import Clock
 from triage_monitor.service.control import Desk
 from triage_monitor.service.exposition import SidecarCollector
 from triage_monitor.service.exposition_text import TextPage
+from triage_monitor.service.notify import Notifier
 from triage_monitor.service.retention import Retention
 from triage_monitor.service.sidecar import Sidecar
 from triage_monitor.service.tokens import Scope, TokenSet
@@ -60,14 +62,18 @@ def build(
     retention = Retention(home / "recordings") if settings.store.retain_raw else None
     intake = ingest.Ingest(sidecar, retention)
     access = Access(_rules(settings.auth, settings.server.host, sidecar.clock), sidecar.clock.wall)
-    webhooks = Webhooks(settings.webhooks, sidecar)
+    tellers = (
+        Webhooks(settings.webhooks, sidecar),
+        AlertmanagerPush(settings.alertmanager, sidecar, settings.page_url),
+        Notifier(settings.notify, sidecar, settings.page_url),
+    )
     collector = SidecarCollector(
         sidecar,
         intake.budget,
         [
             partial(access_families, access),
             partial(witness_families, witness),
-            webhooks.families,
+            *(item.families for item in tellers),
             *([] if retention is None else [retention.families]),
         ],
     )
@@ -79,11 +85,13 @@ def build(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await asyncio.to_thread(intake.warm_up)
         await sidecar.start()
-        await webhooks.start()
+        for teller in tellers:
+            await teller.start()
         try:
             yield
         finally:
-            await webhooks.stop()
+            for teller in tellers:
+                await teller.stop()
             await sidecar.stop()
             intake.close()
 

@@ -282,6 +282,17 @@ class CursorRow(Record):
     links: int
 
 
+@dataclass(frozen=True, slots=True)
+class AlertsRow(Record):
+    """The run's alerts that are held for Alertmanager, by condition (service/conditions.Held)."""
+
+    TABLE = "alerts"
+    KEY = ("run",)
+    RULE = Rule.REPLACE
+
+    held: dict[str, Any]
+
+
 KINDS: tuple[type[Record], ...] = (
     RunRow,
     AttemptRow,
@@ -298,5 +309,5 @@ KINDS: tuple[type[Record], ...] = (
     CursorRow,
 )
 # Shown beside a run and needed by no verdict: their tables are made where they are absent, whatever the version.
-BESIDE: tuple[type[Record], ...] = (WorstRow,)
+BESIDE: tuple[type[Record], ...] = (WorstRow, AlertsRow)
 ALL_KINDS = (*KINDS, *BESIDE)
