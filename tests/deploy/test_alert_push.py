@@ -104,7 +104,7 @@ def test_refused_push_is_not_repeated_and_a_failed_one_is(tmp_path: Path) -> Non
             got = receiver.wait_for(3)
             wait_for("it is counted", lambda: posts(live, "delivered") == 1)
             assert posts(live, "failed") == 1
-    firing, failed, taken = ([item for item in one.body if item["labels"]["run"] == "run-a"][0] for one in got)
+    firing, failed, taken = (next(item for item in one.body if item["labels"]["run"] == "run-a") for one in got)
     assert firing["endsAt"] > failed["endsAt"] > firing["startsAt"]
     assert failed == taken and {one.path for one in got} == {"/api/v2/alerts"}
     assert {one.headers["Authorization"] for one in got} == {"Bearer a-bearer-token-of-24-chr"}

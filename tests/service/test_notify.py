@@ -20,6 +20,8 @@ from triage_monitor.storage.records import TransitionRow
 from triage_monitor.storage.sqlite import SqliteStore
 
 SECRET = "s3cr3t-word"
+# apprise looks for a module that Python 3.11 and 3.12 still have, and deprecate.
+pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
 
 
 def settings(receiver: Receiver, **more: Any) -> Settings:

@@ -141,4 +141,4 @@ def _receiver(where: str, address: str) -> Apprise:
 def _notify(receiver: Apprise, message: Message, text: str) -> bool:
     from apprise import NotifyType
 
-    return receiver.notify(body=text, title=message.title, notify_type=NotifyType(message.kind)) is True
+    return bool(receiver.notify(body=text, title=message.title, notify_type=NotifyType(message.kind)))
