@@ -129,7 +129,9 @@ def _receiver(where: str, address: str) -> Apprise:
         raise ConfigError(
             "notify needs apprise, which is not installed: pip install 'triage-monitor[notify]'"
         ) from None
-    logging.getLogger("apprise").disabled = True
+    own_log = logging.getLogger("apprise")  # `disabled` would be undone when uvicorn configures logging
+    own_log.propagate = False
+    own_log.setLevel(logging.CRITICAL + 1)
     # Its debug lines have the path of every request, and a chat's path is its secret.
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     found = apprise.Apprise(asset=apprise.AppriseAsset(app_id="triage-monitor", http_redirects=False))
