@@ -42,7 +42,8 @@ FAULTS = {
     "same_array": "not_observable",
     "missing_numbers": "nonfinite_gap",
 }
-ALSO = {"sentinels": {"nonfinite_gap"}}
+# Of responses laid end to end in another order some may land a token beside their own place.
+ALSO = {"sentinels": {"nonfinite_gap"}, "reordered": {"token_misalignment"}}
 # Gaps alone cannot tell a degenerate sampler from other broken responses; broken they are.
 ALSO_FROM_GAPS = ALSO | {"degenerate": {"broken_responses"}}
 FAULT_FREE = ("healthy", "noisy", "one_sided_tail", "terminal", "wide_learner_noise", "wide_sampler_noise")
