@@ -21,7 +21,7 @@ from triage_monitor.errors import InputError
 from triage_monitor.judge.indicators import indicators
 from triage_monitor.storage.recordings import RecordingWriter, iter_updates
 from triage_monitor.summary.build import summarize
-from triage_monitor.summary.codec import decode
+from triage_monitor.summary.report import decode_report
 from triage_monitor.summary.rows import decode_stream, encode_arrays, rows_from_arrays, rows_from_table
 from triage_monitor.summary.step import StepSummary, merge_all
 
@@ -128,5 +128,9 @@ def test_submit_carries_it(mode: Any) -> None:
             assert monitor.submit(step=step, **an_update(step), grad_norm=given)
         assert server.wait(lambda: len(server.steps) == 3), monitor.stats
         bodies = [server.bodies["r", 1, step, 0] for step in range(3)]
-    read = decode if mode == "summary" else lambda body: decode_stream(body, max_tokens=1000).summarize()
+    read = (
+        (lambda body: decode_report(body)[0])
+        if mode == "summary"
+        else lambda body: decode_stream(body, max_tokens=1000).summarize()
+    )
     assert [norm(read(body)) for body in bodies] == [pytest.approx(0.25), pytest.approx(0.25), None]

@@ -59,7 +59,8 @@ def a_run(
         rewards[collapse:] = FALLEN
     shown = {key: np.full(length, value) for key, value in TYPICAL.items()}
     shown |= {key: np.asarray(values, np.float64) for key, values in (series or {}).items()}
-    counts = {"tokens": 2048.0, "responses": 64.0, "updates": 25.0}
+    held = np.minimum(np.arange(1.0, length + 1), 25.0)
+    counts = {"tokens": np.full(length, 2048.0), "responses": np.full(length, 64.0), "updates": held}
     return RunSeries(
         name=name,
         group="synthetic",
@@ -72,7 +73,7 @@ def a_run(
         grad_norm=trainer.get("grad_norm", np.full(length, 0.2)),
         loss=trainer.get("loss", np.full(length, 1e-8)),
         update=shown,
-        window=shown | {key: np.full(length, value) for key, value in counts.items()},
+        window=shown | counts,
     )
 
 

@@ -27,8 +27,9 @@ def synthetic(changed: Mapping[str, float | None], *, always: Mapping[str, float
     calm = {name: value for name, value in {**CALM, **(always or {})}.items() if value is not None}
     at = np.arange(LENGTH) >= RISE
     window: dict[str, Floats] = {name: np.where(at, changed.get(name, value), value) for name, value in calm.items()}
-    counts = {"tokens": 204_800.0, "responses": 1600.0, "updates": 25.0}
+    counts = {"tokens": 204_800.0, "responses": 1600.0}
     window |= {name: np.full(LENGTH, value) for name, value in counts.items()}
+    window["updates"] = np.minimum(np.arange(1.0, LENGTH + 1), 25.0)
     return replace(a_run("synthetic", updates=LENGTH), window=window)
 
 

@@ -199,5 +199,6 @@ def test_plan_has_eight_starts_in_the_main_regime_and_no_two_cells_of_one_name()
     main = [cell for cell in CELLS if cell.group == "fast"]
     assert len(main) == 8
     for cell in CELLS:
-        assert {"none", "adaptive", "fallback"} <= set(cell.arms)
+        assert {"none", "adaptive"} <= set(cell.arms)
+        assert ("fallback" in cell.arms) == (cell.group in ("fast", "reuse", "ramp"))
         assert cell.config.rl_seed == cell.seed and cell.config.warmup_seed == cell.seed % 4

@@ -234,6 +234,7 @@ OF_A_RUN: tuple[Condition, ...] = (
         lambda seen: seen.age is not None and seen.value("rho_asym") is None,
         after=25,
     ),
+    Condition("TriageTrainerFenced", lambda seen: seen.run is not None and seen.run.fenced_by is not None),
     Condition("TriageParametersRefused", lambda seen: seen.run is not None and seen.run.is_refused),
     Condition(
         "TriageParametersUnacknowledged",

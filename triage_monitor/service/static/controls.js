@@ -6,7 +6,7 @@ import { el, section } from "./dom.js";
 import { flat } from "./lists.js";
 
 const CHOICES = { "gate.quadrant": ["a_neg"], precision: ["nvfp4", "fp8", "bf16"], control: ["run", "pause", "stop"] };
-const HIDDEN = ["version", "issued_at_step", "reason", "epoch"];
+const HIDDEN = ["version", "issued_at_step", "reason", "epoch", "issuer"];
 
 const ACTIONS = {
   freeze: {
