@@ -71,7 +71,7 @@ def test_observations_are_the_windows_with_unknown_values_unknown() -> None:
     hole.window["rho_asym"][3] = np.nan
     seen = list(observations(hole))
     assert [item.step for item in seen] == list(range(7, LENGTH + 7))
-    assert (seen[3].updates, seen[3].responses, seen[3].tokens, seen[3].attempt) == (25, 1600, 204_800, 0)
+    assert (seen[3].updates, seen[3].responses, seen[3].tokens, seen[3].attempt) == (4, 1600, 204_800, 0)
     assert seen[3].values["rho_asym"] is None and seen[4].values["rho_asym"] == 1.0
     assert {"tokens", "responses", "updates"}.isdisjoint(seen[3].values)
     assert "reward_mean" in seen[3].values
