@@ -101,7 +101,7 @@ def _print(runs: Sequence[LoopRun]) -> None:
         before = row.group
     console = Console()
     if not console.is_terminal:
-        console = Console(width=150)
+        console = Console(width=165)
     console.print(table, highlight=False)
     for row in scores(runs):
         if row.arm == "adaptive":
