@@ -53,6 +53,11 @@ def test_harm_is_said_when_the_whole_interval_lies_below_doing_nothing() -> None
     assert scores(mixed)[1].harm == "not worse"
 
 
+def test_two_starts_are_no_verdict() -> None:
+    two = [run("none", seed, 0.2) for seed in range(2)] + [run("adaptive", seed, 0.9) for seed in range(2)]
+    assert scores(two)[1].harm == "too few starts"
+
+
 def test_cost_is_counted_in_updates_and_in_the_monitors_share() -> None:
     adaptive = scores(three_starts())[1]
     assert (adaptive.gated, adaptive.bf16) == (30.0, 10.0)

@@ -7,14 +7,14 @@ import pytest
 
 from triage_monitor.errors import InputError
 from triage_monitor.summary.objective import added, from_text, merged_units, ratios, to_text, to_units
-from triage_monitor.summary.rows import decode_stream, encode_stream, rows_from_arrays
+from triage_monitor.summary.rows import UpdateRows, decode_stream, encode_stream, rows_from_arrays
 from triage_monitor.summary.symptoms_codec import decode_symptoms, encode_symptoms
 from triage_monitor.summary.symptoms_rows import symptoms_of
 
 GATED = {"gate_mass_moved": 3.0, "mass_total": 12.0, "gated_tokens": 40, "tokens": 160}
 
 
-def rows(objective: dict[str, float]):  # type: ignore[no-untyped-def]
+def rows(objective: dict[str, float]) -> UpdateRows:
     gap = [np.array([0.1, -0.2], np.float32), np.array([0.3], np.float32)]
     return rows_from_arrays(gap=gap, advantages=np.array([1.0, -1.0]), objective=objective)
 

@@ -132,6 +132,7 @@ def _verdict(row: ArmScore) -> str:
         "worse": "WORSE than doing nothing beyond the interval",
         "better": "better than doing nothing",
         "not worse": "not worse than doing nothing beyond the interval",
+        "too few starts": "not judged: too few starts",
         "the same runs": "doing nothing: no alarm, no change",
     }
     return words.get(row.harm, row.harm)

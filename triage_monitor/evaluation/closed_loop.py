@@ -36,6 +36,7 @@ SHIPPED = "closed_loop.parquet"
 METADATA_KEY = b"triage_closed_loop"
 LAST = 25
 REFERENCE = "none"
+FEWEST_STARTS = 3  # below, an interval over starts is only their range
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,8 @@ class ArmScore:
             return ""
         if self.same == self.starts:
             return "the same runs"
+        if self.starts < FEWEST_STARTS:
+            return "too few starts"
         low, high = self.to_none.low, self.to_none.high
         if high is None or low is None:
             return "unknown"

@@ -34,7 +34,8 @@ TAIL_MAKERS = (
 
 @dataclass(slots=True)
 class CauseTracker:
-    """By step, as the newest attempt leaves them: `symptoms` and `found` of the newest `window` updates, and `traces`.
+    """By step, as the newest attempt leaves them: `found` of the newest `window` updates, `symptoms` of those among
+    them that show no fault by themselves (a neighbour's plain fault is not lent), and `traces`.
 
     Not thread-safe."""
 
@@ -64,7 +65,9 @@ class CauseTracker:
 
     def blinded(self, step: int, symptoms: Symptoms | None) -> tuple[str, ...]:
         """Causes in this update's columns that make its gaps no basis for an alarm; changes nothing."""
-        return () if symptoms is None else blinding(self._seen(step, symptoms), symptoms.count("responses"))
+        if symptoms is None:
+            return ()
+        return blinding(self._with_lent(step, symptoms, diagnosed(symptoms)), symptoms.count("responses"))
 
     def current(self) -> list[dict[str, Any]]:
         """The public findings of the newest `window` updates."""
@@ -93,7 +96,8 @@ class CauseTracker:
             tracker.found[step] = [Finding.from_dict(item) for item in report.get("findings", ())]
         recent = tracker._recent()
         tracker.found = {step: tracker.found[step] for step in sorted(recent)}
-        tracker.symptoms = {step: item for step, item in symptoms.items() if step in recent}
+        kept = {step: item for step, item in symptoms.items() if step in recent}
+        tracker.symptoms = {step: item for step, item in kept.items() if not any(map(is_fault, diagnosed(item)))}
         return tracker
 
     @property
@@ -102,19 +106,20 @@ class CauseTracker:
         return max(NEWEST, self.window)
 
     def _diagnosed(self, step: int, symptoms: Symptoms) -> list[Finding]:
-        found = self._seen(step, symptoms)
-        self.symptoms[step] = symptoms
+        alone = diagnosed(symptoms)
+        found = self._with_lent(step, symptoms, alone)
+        self.symptoms.pop(step, None)
+        if not any(map(is_fault, alone)):
+            self.symptoms[step] = symptoms
         return found
 
-    def _seen(self, step: int, symptoms: Symptoms) -> list[Finding]:
-        """By this update alone; where that shows no fault and has few tokens, with the ones before it that show none
-        either: a neighbour's plain fault is not this update's."""
-        alone = diagnosed(symptoms)
-        if symptoms.count("tokens") >= BASE_TOKENS or any(is_fault(item) for item in alone):
+    def _with_lent(self, step: int, symptoms: Symptoms, alone: list[Finding]) -> list[Finding]:
+        """By this update alone; where that shows no fault and has few tokens, with the ones before it."""
+        if symptoms.count("tokens") >= BASE_TOKENS or any(map(is_fault, alone)):
             return alone
         parts, tokens = [symptoms], symptoms.count("tokens")
         for known in sorted(self.symptoms, reverse=True):
-            if known < step and tokens < BASE_TOKENS and not any(map(is_fault, diagnosed(self.symptoms[known]))):
+            if known < step and tokens < BASE_TOKENS:
                 parts.append(self.symptoms[known])
                 tokens += parts[-1].count("tokens")
         return diagnosed(merge_symptoms(parts)) if len(parts) > 1 else alone

@@ -28,7 +28,9 @@ def decode_report(body: bytes) -> tuple[StepSummary, Symptoms | None]:
     """Symptoms are None for a summary alone. Raises InputError when either is not as it was encoded."""
     if not body.endswith(END):
         return decode(body), None
-    length, _ = _TAIL.unpack(body[-_TAIL.size :]) if len(body) >= _TAIL.size else (len(body), END)
+    if len(body) < _TAIL.size:
+        raise InputError("summary_damaged", f"{len(body)} bytes are no summary")
+    length, _ = _TAIL.unpack(body[-_TAIL.size :])
     start = len(body) - _TAIL.size - length
     if start < 0:
         raise InputError("summary_damaged", f"claims {length} bytes of symptoms in a body of {len(body)}")
