@@ -20,6 +20,7 @@ COMMANDS = (
     "serve",
     "analyze",
     "replay",
+    "tail",
     "simulate",
     "bench",
     "corpus",

@@ -13,11 +13,12 @@ import sys
 import time
 from contextlib import closing
 from hashlib import blake2b
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
+
+from triage_monitor.errors import TriageError
 
 if TYPE_CHECKING:
     from triage_monitor.storage.recordings_order import Index
@@ -113,24 +114,37 @@ class Sender:
         return self._attempts[recorded]
 
     def _insist(self, method: str, path: str, **call: Any) -> Answer:
-        from triage_monitor.errors import TriageError
-        from triage_monitor.trainer.answers import Verdict
+        return insist(self.link, self.patience, method, path, **call)
 
-        until, pause = time.monotonic() + self.patience, 0.1
-        while True:
-            answer = self.link.call(method, path, **call)
-            if answer.verdict is Verdict.OK:
-                return answer
-            if answer.verdict is Verdict.NEVER or time.monotonic() + pause > until:
-                raise TriageError(f"{method} {path}: {answer.detail}")
-            print(f"triage-monitor: waiting: {answer.detail}", file=sys.stderr)
-            time.sleep(max(pause, answer.retry_after))
-            pause = min(2 * pause, 5.0)
+
+class Refused(TriageError):
+    """The server will not take a call, or did not in time; `status` 0 when it gave no answer."""
+
+    def __init__(self, sentence: str, status: int) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+def insist(link: Link, patience: float, method: str, path: str, **call: Any) -> Answer:
+    """Tries one call until it is taken; raises Refused."""
+    from triage_monitor.trainer.answers import Verdict
+
+    until, pause = time.monotonic() + patience, 0.1
+    while True:
+        answer = link.call(method, path, **call)
+        if answer.verdict is Verdict.OK:
+            return answer
+        if answer.verdict is Verdict.NEVER or time.monotonic() + pause > until:
+            raise Refused(f"{method} {path}: {answer.detail}", answer.status)
+        print(f"triage-monitor: waiting: {answer.detail}", file=sys.stderr)
+        time.sleep(max(pause, answer.retry_after))
+        pause = min(2 * pause, 5.0)
 
 
 def _identity(index: Index) -> str:
     """The same for the same files; a recording that has grown is another launch."""
     digest = blake2b(digest_size=8)
-    for _, path in index.files:
-        digest.update(f"{Path(path).resolve()}:{path.stat().st_size}\n".encode())
+    for _, paths in index.files:
+        for path in paths:
+            digest.update(f"{path.resolve()}:{path.stat().st_size}\n".encode())
     return digest.hexdigest()

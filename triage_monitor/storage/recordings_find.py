@@ -8,21 +8,24 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from triage_monitor.errors import InputError
+from triage_monitor.storage.dumps import DUMP_FORMATS, dump_kind, dumps_below
 
-FORMATS = ("arrow", "parquet", "jsonl")
+FORMATS = ("arrow", "parquet", "jsonl", *DUMP_FORMATS)
 SUFFIXES = (".parquet", ".pq", ".arrow", ".arrows", ".ipc", ".feather", ".jsonl", ".ndjson")
 
 _OTHERS = (
     (b"\x1f\x8b", "is gzip-compressed; unpack it first"),
     (b"\x28\xb5\x2f\xfd", "is zstd-compressed; unpack it first"),
-    (b"PK\x03\x04", "is a zip archive or a torch file; export the updates as Parquet, Arrow or JSONL"),
+    (b"PK\x03\x04", "is a zip archive or a torch file that is no training dump of slime or miles"),
+    (b"\x80\x02", "is a pickle, or a torch file of the form before torch 1.6; neither is read"),
     (b"FEA1", "is a Feather file of version 1; write it as version 2"),
     (b"[", "is a JSON array; JSONL has one object per line"),
 )
 
 
 def find_files(paths: Iterable[str | Path]) -> list[Path]:
-    """Files as given; of a directory every recording below it by suffix, in natural order (part-9 before part-10).
+    """Files as given; of a directory its framework's dumps, or every recording below it by suffix, in natural order
+    (part-9 before part-10).
 
     A path that does not exist is taken for a glob pattern. Hidden names (unfinished parts) are passed over.
     """
@@ -37,6 +40,9 @@ def find_files(paths: Iterable[str | Path]) -> list[Path]:
 
 
 def _below(directory: Path) -> list[Path]:
+    dumps = dumps_below(directory)
+    if dumps:
+        return sorted(dumps, key=_natural)
     files = [
         path
         for path in directory.rglob("*")
@@ -45,7 +51,11 @@ def _below(directory: Path) -> list[Path]:
         and not any(part.startswith(".") for part in path.relative_to(directory).parts)
     ]
     if not files:
-        raise InputError("not_found", f"holds no file that ends in {', '.join(SUFFIXES)}", path=str(directory))
+        raise InputError(
+            "not_found",
+            f"holds no file that ends in {', '.join(SUFFIXES)}, and no dump of a framework",
+            path=str(directory),
+        )
     return sorted(files, key=_natural)
 
 
@@ -54,7 +64,8 @@ def _natural(path: Path) -> list[tuple[bool, int, str]]:
 
 
 def detect_format(path: Path) -> str:
-    """'arrow_file', 'arrow_stream', 'parquet' or 'jsonl'; raises InputError with what the file looks like instead."""
+    """'arrow_file', 'arrow_stream', 'parquet', 'jsonl' or one of DUMP_FORMATS; raises InputError with what the file
+    looks like instead."""
     try:
         with path.open("rb") as file:
             head = file.read(4096)
@@ -68,6 +79,9 @@ def detect_format(path: Path) -> str:
         return "arrow_stream"
     if not head.strip():
         raise InputError("format", "is empty", path=str(path))
+    dump = dump_kind(path)
+    if dump is not None:
+        return dump
     for magic, detail in _OTHERS:
         if head.startswith(magic):
             raise InputError("format", detail, path=str(path))

@@ -26,13 +26,15 @@ MAX_TOKENS = 1 << 25
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows of one file, the first of them row `first_row` of that file."""
+    """Rows of one file, the first of them row `first_row` of that file; `sources`: all files they came from, where that
+    is more than one."""
 
     path: Path
     run: str
     first_row: int
     table: pa.Table
     ignored_columns: tuple[str, ...] = ()
+    sources: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +69,12 @@ class _Pending:
     pieces: list[_Piece] = field(default_factory=list)
     tokens: int = 0
 
-    def takes(self, piece: _Piece) -> bool:
+    def takes(self, piece: _Piece, most: int) -> bool:
         last = self.pieces[-1] if self.pieces else None
         return last is None or (
             (last.attempt, last.step, last.batch.run) == (piece.attempt, piece.step, piece.batch.run)
             and last.table.schema.equals(piece.table.schema)
-            and self.tokens + piece.tokens <= MAX_TOKENS
+            and self.tokens + piece.tokens <= most
         )
 
     def add(self, piece: _Piece) -> None:
@@ -106,20 +108,21 @@ class _Pending:
         raise error
 
 
-def grouped(batches: Iterable[Batch]) -> Iterator[RecordedUpdate]:
-    return (pending.update() for pending in _cut(batches))
+def grouped(batches: Iterable[Batch], most: int = MAX_TOKENS) -> Iterator[RecordedUpdate]:
+    """`most` positions in one value, where the batches are not larger."""
+    return (pending.update() for pending in _cut(batches, most))
 
 
 def grouped_keys(batches: Iterable[Batch]) -> Iterator[tuple[int, int]]:
     """(attempt, step) of each value `grouped` would give, without looking at the tokens."""
-    return ((pending.pieces[0].attempt, pending.pieces[0].step) for pending in _cut(batches))
+    return ((pending.pieces[0].attempt, pending.pieces[0].step) for pending in _cut(batches, MAX_TOKENS))
 
 
-def _cut(batches: Iterable[Batch]) -> Iterator[_Pending]:
+def _cut(batches: Iterable[Batch], most: int) -> Iterator[_Pending]:
     pending = _Pending()
     for batch in batches:
         for piece in _pieces(batch):
-            if not pending.takes(piece):
+            if not pending.takes(piece, most):
                 yield pending
                 pending = _Pending()
             pending.add(piece)

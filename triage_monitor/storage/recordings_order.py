@@ -22,11 +22,11 @@ Key = tuple[int, int]  # attempt, step
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """`shards` of each update; `files` by the first update in each."""
+    """`shards` of each update; `files` by the first update in each: one file, or those that are read together."""
 
     run: str
     shards: Mapping[Key, int]
-    files: tuple[tuple[Key, Path], ...]
+    files: tuple[tuple[Key, tuple[Path, ...]], ...]
 
     @property
     def first_steps(self) -> dict[int, int]:
@@ -37,7 +37,7 @@ class Index:
 def index_updates(paths: Iterable[str | Path], *, format: str | None = None) -> Index:
     """Raises InputError as `iter_updates` does, except for what is wrong within a response."""
     shards: Counter[Key] = Counter()
-    files: list[tuple[Key, Path]] = []
+    files: list[tuple[Key, tuple[Path, ...]]] = []
     runs: list[str] = []
 
     def noted(batches: Iterable[Batch]) -> Iterator[Batch]:
@@ -45,11 +45,11 @@ def index_updates(paths: Iterable[str | Path], *, format: str | None = None) -> 
             runs[:] = [batch.run]
             yield batch
 
-    for path, batches in groupby(read_batches(paths, format=format), key=lambda batch: batch.path):
+    for sources, batches in groupby(read_batches(paths, format=format), key=lambda batch: batch.sources):
         keys = list(grouped_keys(noted(batches)))
         shards.update(keys)
         if keys:
-            files.append((min(keys), path))
+            files.append((min(keys), sources))
     return Index(runs[0] if runs else "", shards, tuple(sorted(files)))
 
 
@@ -61,7 +61,7 @@ def iter_ordered(index: Index) -> Iterator[RecordedUpdate]:
     while waiting or opened:
         while waiting and (not opened or waiting[-1][0] <= opened[0][0]):
             number += 1
-            _advance(opened, number, grouped(read_batches([waiting.pop()[1]])))
+            _advance(opened, number, grouped(read_batches(waiting.pop()[1])))
         if opened:
             _, place, update, rest = heappop(opened)
             yield update
