@@ -21,7 +21,12 @@ def register(app: typer.Typer) -> None:
 
 def analyze(
     paths: Annotated[list[str], typer.Argument(help="Recordings: files, directories or patterns.", show_default=False)],
-    format: Annotated[str | None, typer.Option(help="arrow, parquet or jsonl; by default told by content.")] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            help="arrow, parquet, jsonl or a framework (nemo_rl, prime_rl, slime, miles); else told by content."
+        ),
+    ] = None,
     window: Annotated[int, typer.Option(min=1, help="Updates in the trailing window.")] = 25,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     segment: Annotated[int, typer.Option(help="Segment length in tokens.")] = 64,
@@ -39,7 +44,7 @@ def analyze(
     ] = None,
     png: Annotated[Path | None, typer.Option(help="Also write each figure as PNG into this directory.")] = None,
 ) -> None:
-    """Indicators, trailing windows, stages and findings of recorded updates (Arrow, Parquet, JSONL)."""
+    """Indicators, trailing windows, stages and findings of recorded updates (Arrow, Parquet, JSONL, frameworks' dumps)."""
     if html is not None or png is not None:
         from triage_monitor.cli.report_figures import drawable
 

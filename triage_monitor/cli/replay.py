@@ -38,7 +38,12 @@ def replay(
     to: Annotated[str, typer.Option(help="Address of the server.", metavar="URL", show_default=False)],
     speed: Annotated[float | None, typer.Option(min=0.001, help="Updates a second; as fast as it takes them.")] = None,
     run: Annotated[str | None, typer.Option(help="Name of the run there; by default the recorded one.")] = None,
-    format: Annotated[str | None, typer.Option(help="arrow, parquet or jsonl; by default told by content.")] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            help="arrow, parquet, jsonl or a framework (nemo_rl, prime_rl, slime, miles); else told by content."
+        ),
+    ] = None,
     token: Annotated[
         str | None,
         typer.Option(help="Bearer token; better by the environment.", envvar="TRIAGE_TOKEN"),
@@ -118,7 +123,7 @@ class Sender:
 
 
 class Refused(TriageError):
-    """The server will not take a call, or did not in time; `status` 0 when it gave no answer."""
+    """The server will never take a call."""
 
     def __init__(self, sentence: str, status: int) -> None:
         super().__init__(sentence)
@@ -126,7 +131,7 @@ class Refused(TriageError):
 
 
 def insist(link: Link, patience: float, method: str, path: str, **call: Any) -> Answer:
-    """Tries one call until it is taken; raises Refused."""
+    """Tries one call until it is taken. Raises Refused, or TriageError when `patience` is over."""
     from triage_monitor.trainer.answers import Verdict
 
     until, pause = time.monotonic() + patience, 0.1
@@ -134,8 +139,10 @@ def insist(link: Link, patience: float, method: str, path: str, **call: Any) -> 
         answer = link.call(method, path, **call)
         if answer.verdict is Verdict.OK:
             return answer
-        if answer.verdict is Verdict.NEVER or time.monotonic() + pause > until:
+        if answer.verdict is Verdict.NEVER:
             raise Refused(f"{method} {path}: {answer.detail}", answer.status)
+        if time.monotonic() + pause > until:
+            raise TriageError(f"{method} {path}: {answer.detail}")
         print(f"triage-monitor: waiting: {answer.detail}", file=sys.stderr)
         time.sleep(max(pause, answer.retry_after))
         pause = min(2 * pause, 5.0)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from triage_monitor.storage.dumps import DUMP_FORMATS
 from triage_monitor.storage.recordings_arrow import read_arrow_file, read_arrow_stream, read_parquet
 from triage_monitor.storage.recordings_find import detect_format, find_files
 
@@ -46,6 +47,8 @@ def _rows(path: Path, step: int) -> Iterator[dict[str, Any]]:
         for table in _READERS[kind](path, _WANTED):
             if "step" in table.column_names and len(table):
                 yield from table.filter(pc.equal(table["step"], step)).to_pylist()
+        return
+    if kind in DUMP_FORMATS:
         return
     with path.open(encoding="utf-8-sig") as lines:
         yield from (json.loads(line) for line in lines if line.strip())
