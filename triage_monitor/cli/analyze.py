@@ -44,7 +44,7 @@ def analyze(
     ] = None,
     png: Annotated[Path | None, typer.Option(help="Also write each figure as PNG into this directory.")] = None,
 ) -> None:
-    """Indicators, trailing windows, stages and findings of recorded updates (Arrow, Parquet, JSONL, frameworks' dumps)."""
+    """Indicators, trailing windows, stages and findings of recorded updates (Arrow, Parquet, JSONL, dumps)."""
     if html is not None or png is not None:
         from triage_monitor.cli.report_figures import drawable
 
