@@ -171,7 +171,7 @@ def measure(
     sums: Floats,
 ) -> None:
     """Everything about a segment that needs no advantage."""
-    near, tau, deep = spec[0], spec[1], spec[2]
+    near, tau, deep = spec[0], spec[1], np.float64(x.dtype.type(spec[2]))  # in the gap's own type, as the others
     negative, positive, close, below, above, large = threshold_counts(x, n, near, tau)
     sum_below = negative_sum(x, n) if negative > 0 else 0.0
     sum_above = total - sum_below if positive > 0 else 0.0

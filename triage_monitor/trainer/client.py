@@ -29,8 +29,9 @@ from typing import Any, Literal, NoReturn
 from triage_monitor.errors import ConfigError, InputError
 from triage_monitor.parameters import TriageParams
 from triage_monitor.summary.spec import DEFAULT_SPEC, SummarySpec
-from triage_monitor.trainer.arrays import Held, hold, hold_objective
+from triage_monitor.trainer.arrays import hold_objective
 from triage_monitor.trainer.courier import Courier
+from triage_monitor.trainer.form import checked_form
 from triage_monitor.trainer.lease import CHANGE_LIMIT, Limits, ParameterDesk
 from triage_monitor.trainer.outbox import Outbox
 from triage_monitor.trainer.route import at_least_one, checked_attempt, checked_route, not_negative, safe_text, seconds
@@ -53,7 +54,9 @@ class Monitor:
         `launch_id`); every rank that gives the same launch id gets the same attempt. `launch_id` defaults to a
         random one for a single shard and to the launcher's own for several (torchrun's or Slurm's ids and restart
         count); `distributed.shared_launch_id` makes a fresh one for all ranks.
-    mode: "raw" sends the arrays, "summary" sends a fixed-size summary made here under `spec`.
+    mode: "raw" sends the arrays, "summary" sends a fixed-size summary made here under `spec`: on the training device,
+        without waiting for it, when the tensors lie there (edge.py), else in the client's thread; `reduce_on` "device"
+        or "host" says which. `raw_every`: every so many steps the arrays themselves instead, for heat map and replay.
     settings: the sampling settings (temperature, top_p, top_k, logprobs_mode, learner, precision).
     safe_default: the set used before the monitor was heard, and when its lease runs out.
     limits: the trainer's own ranges, `{"gate.w_min": (0.3, 1.0), "tis.enabled": [False]}`; a set outside is refused.
@@ -76,6 +79,8 @@ class Monitor:
         attempt: int | None = None,
         launch_id: str | None = None,
         mode: Literal["raw", "summary"] = "raw",
+        reduce_on: Literal["auto", "device", "host"] = "auto",
+        raw_every: int | None = None,
         spec: SummarySpec = DEFAULT_SPEC,
         settings: Mapping[str, object] | None = None,
         safe_default: TriageParams | None = None,
@@ -101,7 +106,8 @@ class Monitor:
         if seconds("poll_seconds", poll_seconds, 60.0) == 0:
             raise ConfigError("poll_seconds must be above 0")
         context = ssl_context if ssl_context is not None or address.startswith("http:") else tls_of(os.environ)
-        route = checked_route(run, shards, shard, launch_id, mode, spec, settings, compression)
+        form = checked_form(mode, reduce_on, raw_every, spec, compression)
+        route = checked_route(run, shards, shard, launch_id, form, settings)
         self._outbox = Outbox(
             at_least_one("queue_updates", queue_updates), at_least_one("max_queue_bytes", max_queue_bytes)
         )
@@ -117,6 +123,7 @@ class Monitor:
 
         route.rehearse()
         connect().close()  # what TLS or the headers have against the configuration shows here
+        self._form = form
         self._courier = Courier(route, self._outbox, self._desk, connect, float(poll_seconds))
         self._courier.attempt = None if attempt is None else checked_attempt(attempt)
         self._exit_flush_seconds = seconds("exit_flush_seconds", exit_flush_seconds, 300.0)
@@ -137,7 +144,7 @@ class Monitor:
         Takes the arrays of `summarize`: `gap` or both of `learner_logprobs` and `sampler_logprobs`, `advantages`,
         and `offsets`, `mask`, `missing`, `rewards`, `grad_norm` (one number), `groups`, `policy_versions`,
         `response_ids`, `engines`, `padding_rows` where there are any. Each is flat [T] (or [R]), a list of per-response
-        arrays, or padded [B, T] with a [B, T] mask; numpy arrays, CPU tensors or Python numbers. `objective`: the stats
+        arrays, or padded [B, T] with a [B, T] mask; numpy arrays, tensors or Python numbers. `objective`: the stats
         of the update's `TriageLoss` call, or of all its calls, for what gate and repair did. Nonsense is counted as
         `invalid`, here or when it is encoded; `stats["last_error"]` says what was wrong.
         """
@@ -146,7 +153,8 @@ class Monitor:
             unknown = sorted(set(arrays) - set(_ARRAYS))
             if unknown:
                 raise InputError("unknown_argument", f"submit takes no {', '.join(unknown)}")
-            held: dict[str, Held] = {name: hold(value) for name, value in arrays.items() if value is not None}
+            given = {name: value for name, value in arrays.items() if value is not None}
+            held = self._form.hold(number, given)
             if objective is not None:
                 held["objective"] = hold_objective(objective)
             self._begin(self._courier.ensure_sending)

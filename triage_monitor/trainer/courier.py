@@ -194,7 +194,10 @@ class Courier:
             f"{route.base}/updates/{parcel.step}/shards/{route.shard}",
             query={"shards": route.shards, "attempt": self.attempt or 0},
             content=parcel.body,
-            headers={"Content-Type": route.mime, "Triage-Client-Dropped": self._outbox.drops_as_text()},
+            headers={
+                "Content-Type": route.form.mime(parcel.step),
+                "Triage-Client-Dropped": self._outbox.drops_as_text(),
+            },
         )
 
     def _acknowledgement(self, item: Acknowledgement) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from triage_monitor.errors import ConfigError, InputError
-from triage_monitor.summary.rows import STREAM_MIME, SUMMARY_MIME, checked_settings, encode_stream, rows_from_arrays
-from triage_monitor.summary.spec import SummarySpec
-from triage_monitor.trainer.arrays import hold, unpad
+from triage_monitor.summary.rows import checked_settings
+from triage_monitor.trainer.arrays import Held, hold
+from triage_monitor.trainer.form import Form
 from triage_monitor.trainer.outbox import Parcel
 
 log = logging.getLogger("triage_monitor.monitor")
@@ -36,29 +36,16 @@ class Route:
     shards: int
     shard: int
     launch_id: str
-    mode: str
-    spec: SummarySpec
+    form: Form
     settings: dict[str, str] = field(default_factory=dict)
-    compression: str | None = None
 
     @property
     def base(self) -> str:
         return f"/v1/runs/{self.run}"
 
-    @property
-    def mime(self) -> str:
-        return STREAM_MIME if self.mode == "raw" else SUMMARY_MIME
-
     def encode(self, parcel: Parcel) -> bytes:
         """The body of one update; raises InputError for arrays that do not fit together."""
-        arrays = unpad({name: held.restore() for name, held in parcel.held.items()})
-        rows = rows_from_arrays(**arrays, settings=self.settings)
-        if self.mode == "raw":
-            return encode_stream(rows, compression=self.compression)
-        from triage_monitor.summary.report import encode_report
-        from triage_monitor.summary.symptoms_rows import symptoms_of
-
-        return encode_report(rows.summarize(self.spec), symptoms_of(rows))
+        return self.form.encode(parcel.step, parcel.held, self.settings)
 
     def rehearse(self) -> None:
         """Encodes one token, so that what loads on first use (numpy.ma, a compiled kernel) loads in this thread.
@@ -66,8 +53,14 @@ class Route:
         A process forked while another thread imports would be left with half a module for good.
         """
         for kind in ("float32", "float64"):
-            token = {"gap": hold(np.zeros(1, kind)), "advantages": hold([0.0]), "offsets": hold([0, 1])}
-            self.encode(Parcel(0, 0, {**token, "mask": hold([1])}, 0))
+            token: dict[str, Held] = {
+                "gap": hold(np.zeros(1, kind)),
+                "advantages": hold([0.0]),
+                "offsets": hold([0, 1]),
+                "mask": hold([1]),
+            }
+            for step in range(2):  # of the two forms, when some updates are sent raw
+                self.encode(Parcel(0, step, token, 0))
 
 
 def checked_route(
@@ -75,22 +68,14 @@ def checked_route(
     shards: int,
     shard: int,
     launch_id: str | None,
-    mode: str,
-    spec: SummarySpec,
+    form: Form,
     settings: Mapping[str, object] | None,
-    compression: str | None,
 ) -> Route:
     if not isinstance(run, str) or not _NAME.fullmatch(run):
         raise ConfigError(f"run {run!r} must be 1 to 128 of A-Z a-z 0-9 . _ - and not begin with a dot")
     shards = at_least_one("shards", shards)
     if not_negative("shard", shard) >= shards:
         raise ConfigError(f"shard {shard} is out of range for {shards} shards")
-    if mode not in ("raw", "summary"):
-        raise ConfigError(f"mode {mode!r} must be 'raw' or 'summary'")
-    if compression not in (None, "zstd", "lz4"):
-        raise ConfigError(f"compression {compression!r} must be None, 'zstd' or 'lz4'")
-    if not isinstance(spec, SummarySpec):
-        raise ConfigError(f"spec must be a SummarySpec, got {type(spec).__name__}")
     if settings is not None and not isinstance(settings, Mapping):
         raise ConfigError(f"settings must be a mapping of names to values, got {type(settings).__name__}")
     try:
@@ -100,7 +85,7 @@ def checked_route(
     launch = launch_id if launch_id is not None else launcher_id(shards)
     if not isinstance(launch, str) or not _NAME.fullmatch(launch):
         raise ConfigError(f"launch_id {launch!r} must be letters, digits, '.', '_', '-', at most 128")
-    return Route(run, shards, shard, launch, mode, spec, texts, compression)
+    return Route(run, shards, shard, launch, form, texts)
 
 
 def launcher_id(shards: int) -> str:
