@@ -86,7 +86,7 @@ def _differences(axes: Any, rows: Sequence[ArmScore]) -> None:
         axes.plot([estimate.value], [y], mark, color=color, markersize=5)
     axes.axvline(0.0, color="#444444", linewidth=0.8)
     axes.set_yticks([-index for index in range(len(groups))], groups)
-    axes.set_title("Final reward minus that of nothing, same start, 95% intervals", loc="left", fontsize=10)
+    axes.set_title("Final reward less that of nothing, with 95% intervals", loc="left", fontsize=10)
     axes.set_xlabel("difference in reward")
     _plain(axes)
 
