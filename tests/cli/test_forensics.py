@@ -18,10 +18,10 @@ from triage_monitor.cli.forensics_sides import Side
 ESCAPE = "\x1b[31mred[bold]"
 
 
-def body(step: int, tail: float) -> bytes:
+def body(step: int, tail: float, **more: object) -> bytes:
     """Two responses of 128 tokens; the second, advantage -1, has its amplifying tail at 64 to 67."""
     deep = [0.01] * 64 + [-tail] * 4 + [0.01] * 60
-    return arrow([[0.01] * 128, deep], [1.0, -1.0], response_ids=[f"good-{step}", ESCAPE])
+    return arrow([[0.01] * 128, deep], [1.0, -1.0], response_ids=[f"good-{step}", ESCAPE], **more)
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +30,7 @@ def server() -> Iterator[LiveServer]:
         for step in range(6):
             live.put("run-a", step, body(step, 0.5))
             live.put("run-b", step, body(step, 0.5 if step < 3 else 0.9))
+            live.put("cooler", step, body(step, 0.5, settings={"temperature": 0.7, "precision": "nvfp4"}))
         yield live
 
 
@@ -97,6 +98,18 @@ def test_diff_of_two_runs_says_where_they_part(cli, server: LiveServer) -> None:
     assert "delta_min" in cli("diff", "run-a", "run-b", "--url", server.address).out
     same = cli("diff", "run-a", "run-a", "--url", server.address, "--check")
     assert (same.code, "no indicator parts" in same.out) == (0, True)
+
+
+def test_diff_of_served_runs_shows_sampling_settings_that_differ(cli, server: LiveServer) -> None:
+    assert server.run("cooler")["settings"] == {"precision": ["nvfp4"], "temperature": ["0.7"]}
+    assert server.run("run-a")["settings"] == {}
+    found = json.loads(cli("diff", "run-a", "cooler", "--url", server.address, "--json").out)
+    assert {item["name"]: item["values"] for item in found["settings"]} == {
+        "precision": [None, "nvfp4"],
+        "temperature": [None, "0.7"],
+    }
+    text = cli("diff", "run-a", "cooler", "--url", server.address).out
+    assert "temperature" in text and "None" not in text
 
 
 def side(name: str, settings: dict[str, object], rows: list[dict[str, float | None]]) -> Side:

@@ -36,7 +36,8 @@ def served_side(url: str, run: str) -> Side:
         if len(page) < PAGE or page[0]["step"] == 0:
             break
         bound = f"&to={page[0]['step'] - 1}"
-    settings = {f"params.{name}": value for name, value in flat(detail["params"]).items()}
+    settings: dict[str, Any] = {name: ", ".join(told) for name, told in detail.get("settings", {}).items()}
+    settings |= {f"params.{name}": value for name, value in flat(detail["params"]).items()}
     settings |= {f"judge.{name}": value for name, value in flat(detail["thresholds"]).items()}
     transitions = call("GET", url, f"{run_path(run)}/transitions?limit=1000").json()["transitions"]
     return Side(run, settings, dict(sorted(updates.items())), transitions)

@@ -93,7 +93,8 @@ def diff_view(found: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [Text(f"{head}: {found['shared_updates']} steps in both", style="bold")]
     settings = _table("-setting", f"-{first}", f"-{second}")
     for item in found["settings"]:
-        settings.add_row(plain(item["name"]), *(plain(value) for value in item["values"]))
+        told = ("not told" if value is None else plain(value) for value in item["values"])
+        settings.add_row(plain(item["name"]), *told)
     parts.append(settings if found["settings"] else Text("no setting differs"))
     partings = _table("-indicator", "parts at", first, second)
     apart = sorted((item for item in found["partings"] if item["step"] is not None), key=lambda item: item["step"])

@@ -83,6 +83,7 @@ def judge_update(live: LiveRun, update: OpenUpdate, now: float) -> Closing:
             "findings": [finding.to_dict() for finding in found],
             "flawed": live.causes.flawed(update.step),
             "objective": {} if symptoms is None else ratios(symptoms.objective),
+            "settings": {} if symptoms is None else {name: list(told) for name, told in symptoms.settings.items()},
         },
     )
     _count(live, row, before)

@@ -40,7 +40,8 @@ def routes(sidecar: Sidecar) -> APIRouter:
 
     @router.get("/{run}")
     async def one_run(run: Run) -> JSONResponse:
-        """Stage, newest update and window, parameters, integrity counters."""
+        """Stage, newest update and window, parameters, integrity counters, and `settings`: name -> the values that the
+        newest update's shards told."""
         live = await sidecar.find(checked_run(run))
         return JSONResponse(await asyncio.to_thread(_detail, sidecar, live))
 
@@ -167,6 +168,7 @@ def _detail(sidecar: Sidecar, live: LiveRun) -> dict[str, Any]:
         "last_update": None if newest is None else update_json(newest),
         "window": report.get("window"),
         "objective": report.get("objective", {}),
+        "settings": report.get("settings", {}),
         "open_updates": open_updates,
         "params": now.params.to_dict(),
         "params_version": now.params.version,
