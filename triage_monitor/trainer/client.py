@@ -33,10 +33,12 @@ from triage_monitor.trainer.arrays import hold_objective
 from triage_monitor.trainer.courier import Courier
 from triage_monitor.trainer.form import checked_form
 from triage_monitor.trainer.lease import CHANGE_LIMIT, Limits, ParameterDesk
+from triage_monitor.trainer.mirror import ANSWER_BYTES, Mirror
 from triage_monitor.trainer.outbox import Outbox
 from triage_monitor.trainer.route import at_least_one, checked_attempt, checked_route, not_negative, safe_text, seconds
 from triage_monitor.trainer.tls import tls_of, token_of
-from triage_monitor.trainer.transport import Link, Timeouts, checked_url
+from triage_monitor.trainer.trackers import trackers_of
+from triage_monitor.trainer.transport import ORDINARY_ANSWER, Link, Timeouts, checked_url
 
 _CLOSE_SECONDS = 10.0
 _LONGEST_CLOSE_SECONDS = 1e9  # a lock takes no infinite timeout
@@ -65,6 +67,9 @@ class Monitor:
     token, ssl_context: the sidecar's bearer token (scope `ingest`) and TLS; without them TRIAGE_TOKEN, TRIAGE_CA_FILE,
         TRIAGE_CERT_FILE and TRIAGE_KEY_FILE of the environment (trainer/tls.py). No message or repr shows the token.
     queue_updates, max_queue_bytes: bounds of what waits; the update being sent comes on top.
+    mirror: where the monitor's indicators go besides: "tensorboard:DIR", "mlflow", "wandb:PROJECT", "trackio", a live
+        writer or run, `function(step, values)`, or a list of them (trainer/trackers.py). Shard 0 only, in threads of
+        their own; needs the token scope `read`.
     connect_timeout, timeout, call_timeout: seconds to connect, of silence, and for one whole call.
     Raises ConfigError. An unreachable server is no error.
     """
@@ -97,6 +102,7 @@ class Monitor:
         pause_silence_seconds: float = 600.0,
         exit_flush_seconds: float = 3.0,
         compression: Literal["zstd", "lz4"] | None = None,
+        mirror: Any = None,
     ) -> None:
         address = checked_url(url)
         timeouts = Timeouts(connect_timeout, timeout, call_timeout)
@@ -118,14 +124,18 @@ class Monitor:
             change_limit,
         )
 
-        def connect() -> Link:
-            return Link(address, secret, timeouts, context)
+        def connect(answer_bytes: int = ORDINARY_ANSWER) -> Link:
+            return Link(address, secret, timeouts, context, answer_bytes)
 
         route.rehearse()
         connect().close()  # what TLS or the headers have against the configuration shows here
         self._form = form
         self._courier = Courier(route, self._outbox, self._desk, connect, float(poll_seconds))
         self._courier.attempt = None if attempt is None else checked_attempt(attempt)
+        self._mirrors = tuple(
+            Mirror(tracker, route.base, lambda: connect(ANSWER_BYTES), lambda: self._courier.attempt)
+            for tracker in trackers_of(mirror if shard == 0 else None, run, route.settings)
+        )
         self._exit_flush_seconds = seconds("exit_flush_seconds", exit_flush_seconds, 300.0)
         self._described = f"Monitor({address!r}, run={run!r}, shards={shards}, shard={shard})"
         _open.add(self)
@@ -158,7 +168,10 @@ class Monitor:
             if objective is not None:
                 held["objective"] = hold_objective(objective)
             self._begin(self._courier.ensure_sending)
-            return self._outbox.put(number, held)
+            is_taken = self._outbox.put(number, held)
+            for one in self._mirrors if is_taken else ():
+                one.expect(number, self._desk.in_force.version, self._desk.in_force.reason)
+            return is_taken
         except Exception as error:  # noqa: BLE001  the promise to the trainer
             shown = f"step {safe_text(step, repr, 40)}: {type(error).__name__}: {safe_text(error)}"
             return self._outbox.refuse("invalid", shown)
@@ -196,7 +209,8 @@ class Monitor:
         """A snapshot: submitted, accepted, sent (calls made), acknowledged, duplicates, retries, dropped {reason:
         count}, last_error, queue_depth, queue_bytes, params_version, params_applied_version, params_refused,
         params_stale, params_fenced (sets of other monitors than the one obeyed), params_epoch (of that one),
-        lease_expired, lease_expiries, attempt."""
+        lease_expired, lease_expiries, attempt, mirrors {tracker: {written, newest_step, waiting, given_up,
+        last_error}}."""
         desk = self._desk
         return {
             **self._outbox.snapshot(),
@@ -209,6 +223,7 @@ class Monitor:
             "lease_expired": desk.expired,
             "lease_expiries": desk.expiries,
             "attempt": self._courier.attempt,
+            "mirrors": {one.name: one.snapshot() for one in self._mirrors},
         }
 
     def close(self, timeout: float = _CLOSE_SECONDS) -> bool:
@@ -216,7 +231,7 @@ class Monitor:
         when one was dropped for any reason; what is still left is counted as dropped (`closed`). A closed monitor
         accepts nothing and keeps its last parameters. Never raises: a timeout that is no number counts as 10 seconds,
         a negative one as 0."""
-        is_complete = self._courier.finish(monotonic() + _usable_timeout(timeout))
+        is_complete = self._finish(monotonic() + _usable_timeout(timeout))
         _open.discard(self)
         return is_complete
 
@@ -234,6 +249,14 @@ class Monitor:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Monitor owns threads and sockets and cannot be pickled; build one in each process")
 
+    def _finish(self, deadline: float) -> bool:
+        is_complete = self._courier.finish(deadline)
+        for one in self._mirrors:
+            one.begin_closing()
+        for one in self._mirrors:
+            one.finish(deadline)
+        return is_complete
+
     def _begin(self, ensure: Callable[[], None]) -> None:
         _flush_in_children()
         ensure()
@@ -242,6 +265,9 @@ class Monitor:
         self._desk.renew_lock()
         self._outbox.start_afresh()
         self._courier.start_afresh()
+        for one in self._mirrors:
+            one.leave_in_child()
+        self._mirrors = ()
 
 
 def _usable_timeout(timeout: Any) -> float:
@@ -276,7 +302,7 @@ def _flush_at_exit() -> None:
     for monitor in monitors:
         monitor._outbox.close()
     for monitor in monitors:
-        monitor._courier.finish(started + monitor._exit_flush_seconds)
+        monitor._finish(started + monitor._exit_flush_seconds)
 
 
 def _flush_in_children() -> None:

@@ -1,7 +1,8 @@
 """The monitor's HTTP calls as a trainer makes them: every one ends by its deadline, whatever the server does.
 
 httpx bounds each read, so a server that sends a byte a second never trips it. `DeadlineBackend` bounds the whole call:
-each socket operation gets what is left of it. Answers are read up to 64 KiB. Proxies of the environment are not used.
+each socket operation gets what is left of it. Answers are read up to 64 KiB
+unless a Link is told otherwise. Proxies of the environment are not used.
 
 One `Link` serves one thread and holds one connection; `abort` may come from any thread.
 """
@@ -24,7 +25,7 @@ import httpx
 from triage_monitor.errors import ConfigError
 from triage_monitor.trainer.answers import Answer, Verdict, read_answer
 
-_ANSWER_BYTES = 64 * 1024
+ORDINARY_ANSWER = 64 * 1024
 _WRITE_SLICE = 64 * 1024
 
 
@@ -171,9 +172,15 @@ class Link:
     """One connection to the monitor, for one thread."""
 
     def __init__(
-        self, url: str, token: str | None, timeouts: Timeouts, ssl_context: ssl.SSLContext | None = None
+        self,
+        url: str,
+        token: str | None,
+        timeouts: Timeouts,
+        ssl_context: ssl.SSLContext | None = None,
+        answer_bytes: int = ORDINARY_ANSWER,
     ) -> None:
         self._timeouts = timeouts
+        self._answer_bytes = answer_bytes
         self.backend = DeadlineBackend()
         headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
         if token is not None:
@@ -202,7 +209,7 @@ class Link:
             with self._client.stream(
                 method, path, params=query, content=content, headers=headers, timeout=timeout
             ) as response:
-                return read_answer(response.status_code, response.headers, _read(response))
+                return read_answer(response.status_code, response.headers, _read(response, self._answer_bytes))
         except (httpcore.TimeoutException, httpx.TimeoutException) as error:
             return Answer(Verdict.AGAIN, "timeout", f"{type(error).__name__}: {error or 'no answer in time'}")
         except (httpcore.NetworkError, httpx.NetworkError) as error:
@@ -224,10 +231,10 @@ class _TooLong(Exception):
     """The answer is longer than any answer of ours."""
 
 
-def _read(response: httpx.Response) -> bytes:
+def _read(response: httpx.Response, longest: int) -> bytes:
     body = bytearray()
     for chunk in response.iter_raw():
         body += chunk
-        if len(body) > _ANSWER_BYTES:
-            raise _TooLong(f"more than {_ANSWER_BYTES} bytes")
+        if len(body) > longest:
+            raise _TooLong(f"more than {longest} bytes")
     return bytes(body)
