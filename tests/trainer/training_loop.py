@@ -1,8 +1,9 @@
 """The same small training run, once per argument: `none`, or the address of a monitor. Run by test_client_training.
 
-    python training_loop.py STEPS none|URL|lost=URL ...
+    python training_loop.py STEPS none|URL|lost=URL|mirrored=URL ...
 
-`lost=` waits halfway until the client has noticed that its server is gone. Prints one JSON line a run: its address,
+`lost=` waits halfway until the client has noticed that its server is gone; `mirrored=` mirrors into every tracker that
+is installed, in the working directory, and closes within 60 seconds. Prints one JSON line a run: its address,
 every loss as exact hexadecimal, the client's counters. Dropout and the global random states of numpy and Python take
 part, so that a client that touches any of them shows.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from importlib.util import find_spec
 from time import monotonic, sleep
 from typing import Any
 
@@ -68,11 +70,16 @@ def _wait_until_lost(monitor: Monitor | None) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     for argument in sys.argv[2:]:
-        url = argument.removeprefix("lost=")
+        is_mirrored = argument.startswith("mirrored=")
+        url = argument.removeprefix("lost=").removeprefix("mirrored=")
         monitor = None
         if url != "none":
-            monitor = Monitor(url, run="bits", timeout=60.0, call_timeout=60.0, queue_updates=8)
-        losses = train(monitor, int(sys.argv[1]), is_lost=url != argument)
+            kinds = [kind for kind in ("tensorboard", "mlflow", "wandb", "trackio") if is_mirrored and find_spec(kind)]
+            room = 64 if is_mirrored else 8
+            monitor = Monitor(url, run="bits", timeout=60.0, call_timeout=60.0, queue_updates=room, mirror=kinds)
+        losses = train(monitor, int(sys.argv[1]), is_lost=argument.startswith("lost="))
+        if is_mirrored and monitor is not None:
+            monitor.close(60.0)
         stats = {} if monitor is None else monitor.stats
         print(json.dumps({"url": url, "losses": losses, "stats": stats}), flush=True)
         if monitor is not None:

@@ -19,11 +19,11 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
-from netrc import NetrcParseError, netrc
 from pathlib import Path
 from typing import Any, Protocol
 
 from triage_monitor.errors import ConfigError
+from triage_monitor.trainer.tracker_process import OwnWandb, needs_wandb
 
 PREFIX = "triage/"
 STEP = f"{PREFIX}step"
@@ -118,59 +118,28 @@ class Mlflow:
             self._client.set_terminated(self._run_id)
 
 
-class Wandb:
-    """`live`: the trainer's own run, which is not finished here; None makes one beside it, in the same project."""
+class LiveWandb:
+    """The trainer's own run, which is not finished here. (A run beside it: `tracker_process`.)"""
 
     name = "wandb"
 
-    def __init__(self, run: str, project: str | None, settings: Mapping[str, str], live: Any = None) -> None:
-        self._wandb = _module("wandb", "wandb")
+    def __init__(self, run: Any) -> None:
         self._run = run
-        self._project = project
-        self._settings = dict(settings)
-        self._is_own = live is None
-        self._into = live
         self._row: int | None = None  # of the trainer's, that holds what was written last
-        if live is not None:
-            self._define()
 
     def open(self) -> None:
-        if self._into is not None:
-            return
-        beside = self._wandb.run
-        settings = self._wandb.Settings(
-            console="off", quiet=True, x_disable_stats=True, reinit="create_new", login_timeout=5
-        )
-        self._into = self._wandb.init(
-            project=self._project or (beside.project if beside is not None else "triage-monitor"),
-            entity=None if beside is None else beside.entity or None,
-            group=None if beside is None else beside.group or None,
-            name=f"{self._run}-triage",
-            job_type="triage",
-            config=self._settings,
-            mode=None if beside is not None or _knows_wandb() else "offline",
-            settings=settings,
-        )
-        self._define()
+        self._run.define_metric(STEP, hidden=True)
+        self._run.define_metric(f"{PREFIX}*", step_metric=STEP)
 
     def is_ready(self) -> bool:
-        return self._is_own or self._row is None or self._into.step > self._row
+        return self._row is None or self._run.step > self._row
 
     def write(self, step: int, at: float, values: Values, texts: Texts) -> None:
-        row = {STEP: step, **values, **texts}
-        if self._is_own:
-            self._into.log(row)
-            return
-        self._into.log(row, commit=False)
-        self._row = self._into.step
+        self._run.log({STEP: step, **values, **texts}, commit=False)
+        self._row = self._run.step
 
     def close(self) -> None:
-        if self._is_own and self._into is not None:
-            self._into.finish()
-
-    def _define(self) -> None:
-        self._into.define_metric(STEP, hidden=True)
-        self._into.define_metric(f"{PREFIX}*", step_metric=STEP)
+        """It is the trainer's."""
 
 
 class Trackio:
@@ -245,7 +214,9 @@ def _named(text: str, run: str, settings: Mapping[str, str]) -> Tracker:
     if kind == "mlflow":
         return Mlflow(run, where or None)
     if kind == "wandb":
-        return Wandb(run, where or None, settings)
+        if (lacking := needs_wandb()) is not None:
+            raise ConfigError(lacking)
+        return OwnWandb(run, where or None, settings)
     if kind == "trackio":
         return Trackio(run, where or None, settings)
     raise ConfigError(f"mirror {text[:60]!r} must begin with one of {', '.join(KINDS)}, as in 'tensorboard:runs/a'")
@@ -258,7 +229,7 @@ def _living(thing: Any, run: str, settings: Mapping[str, str]) -> Tracker:
     if home == "mlflow" and hasattr(thing, "info"):
         return Mlflow(run, thing.info.run_id)
     if hasattr(thing, "define_metric") and hasattr(thing, "log"):
-        return Wandb(run, None, settings, thing)
+        return LiveWandb(thing)
     if home == "trackio" and hasattr(thing, "log"):
         return Trackio(run, None, settings, thing)
     if callable(thing):
@@ -283,13 +254,3 @@ def _event_files() -> Callable[[str], Any]:
         return writer
     own: Callable[[str], Any] = _module("tensorboard.summary", "tensorboard").Writer
     return own
-
-
-def _knows_wandb() -> bool:
-    """Whether W&B has a key or was told a mode; without either it would ask at the terminal."""
-    if any(os.environ.get(name) for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE")):
-        return True
-    try:
-        return any("wandb" in host for host in netrc().hosts)
-    except (OSError, NetrcParseError, RuntimeError):
-        return False
