@@ -33,7 +33,7 @@ MEASURE = """async (count) => {
     await new Promise((resolve) => requestAnimationFrame(resolve));
     const started = performance.now();
     columns.replaceFrom(columns.lastStep + 1, answer([columns.lastStep + 1]));
-    for (const chart of charts) chart.changed();
+    for (const chart of charts) chart.draw();
     await Promise.resolve().then(() => {});
     took.push(performance.now() - started);
   }

@@ -27,11 +27,13 @@ attempts at one step, the newest (estimands section 7).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
 from triage_monitor.storage.fence import Fence
+from triage_monitor.storage.picking import Path, Picked
 from triage_monitor.storage.records import Outcome, Record, UpdateRow
 
 R = TypeVar("R", bound=Record)
@@ -86,6 +88,12 @@ class Store(Protocol):
         newest: int | None = None,
     ) -> list[R]:
         """Rows of one run, filtered by attempt and step bounds (inclusive); of those the last `newest`."""
+        ...
+
+    def picked(
+        self, run: str, paths: Sequence[Path], *, attempt: int, first_step: int | None, last_step: int | None
+    ) -> list[Picked]:
+        """(step, a value for each path into the report) of one attempt's updates, in order of steps."""
         ...
 
     def count(self, kind: type[Record], run: str, *, attempt: int | None = None, last_step: int | None = None) -> int:

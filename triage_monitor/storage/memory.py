@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 from triage_monitor.errors import ConflictError, StoreCorrupt
 from triage_monitor.storage.base import Damage
 from triage_monitor.storage.fence import new_fence
+from triage_monitor.storage.picking import Path, Picked, pick_from
 from triage_monitor.storage.records import (
     ALL_KINDS,
     Outcome,
@@ -103,6 +105,12 @@ class MemoryStore:
             found = [row for row in found if getattr(row, "step") <= last_step]  # noqa: B009
         found.sort(key=lambda row: tuple(getattr(row, name) for name in kind.order()))
         return found if newest is None else found[len(found) - min(newest, len(found)) :]
+
+    def picked(
+        self, run: str, paths: Sequence[Path], *, attempt: int, first_step: int | None, last_step: int | None
+    ) -> list[Picked]:
+        rows = self.rows(UpdateRow, run, attempt=attempt, first_step=first_step, last_step=last_step)
+        return [(row.step, [pick_from(row.report, path) for path in paths]) for row in rows]
 
     def count(self, kind: type[Record], run: str, *, attempt: int | None = None, last_step: int | None = None) -> int:
         return len(self.rows(kind, run, attempt=attempt, last_step=last_step))

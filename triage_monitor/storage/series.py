@@ -7,7 +7,7 @@ Every series of one call shares its steps; where a value is absent it is None, i
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -15,10 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from triage_monitor.judge.score import SCORE
-from triage_monitor.storage.base import Store, effective_updates
-from triage_monitor.storage.records import UpdateRow
+from triage_monitor.storage.base import Store, step_limits
+from triage_monitor.storage.picking import Path, Picked
 
-CHUNK_UPDATES = 512
 _QUANTILE = re.compile(r"q(0\.\d{1,6})_(all|neg|pos)")
 
 
@@ -52,27 +51,17 @@ def read_series(
 ) -> list[Series]:
     """One series for each name and scope, over the steps within the bounds (inclusive). Blocking."""
     wanted = [(Scope(scope), name) for scope in scopes for name in names]
-    steps: list[int] = []
-    values: list[list[float | None]] = [[] for _ in wanted]
-    for row in _newest_first(store, run, first_step, last_step):
-        steps.append(row.step)
-        for column, (scope, name) in zip(values, wanted, strict=True):
-            column.append(_value(row.report.get(scope) or {}, name))
+    paths = [_path(scope, name) for scope, name in wanted]
+    found: list[Picked] = []
+    for attempt, limit in step_limits(store.first_steps(run)):
+        bounds = [bound for bound in (limit, last_step) if bound is not None]
+        last = min(bounds) if bounds else None
+        found[:0] = store.picked(run, paths, attempt=attempt, first_step=first_step, last_step=last)
+    steps = tuple(step for step, _ in found)
     return [
-        Series(name, scope, tuple(reversed(steps)), tuple(reversed(column)))
-        for (scope, name), column in zip(wanted, values, strict=True)
+        Series(name, scope, steps, tuple(values[place] for _, values in found))
+        for place, (scope, name) in enumerate(wanted)
     ]
-
-
-def _newest_first(store: Store, run: str, first_step: int | None, last_step: int | None) -> Iterator[UpdateRow]:
-    """A bounded number of whole reports at a time: a long run has gigabytes of them."""
-    rows: list[UpdateRow]
-    while rows := effective_updates(store, run, first_step=first_step, last_step=last_step, newest=CHUNK_UPDATES):
-        yield from reversed(rows)
-        last_step = rows[0].step - 1
-    if last_step is None or last_step >= (first_step or 0):
-        # Nothing left, or as many damaged rows in a row as a chunk has.
-        yield from reversed(effective_updates(store, run, first_step=first_step, last_step=last_step))
 
 
 def series_arrow(series: Sequence[Series]) -> bytes:
@@ -92,13 +81,8 @@ def series_arrow(series: Sequence[Series]) -> bytes:
     return stream
 
 
-def _value(report: dict[str, Any], name: str) -> float | None:
+def _path(scope: Scope, name: str) -> Path:
     if name == SCORE:
-        score: float | None = (report.get("score") or {}).get("value")
-        return score
+        return (scope.value, "score", "value")
     match = _QUANTILE.fullmatch(name)
-    if match is None:
-        value: float | None = report.get("indicators", {}).get(name)
-        return value
-    quantile: float | None = report.get("quantiles", {}).get(match[2], {}).get(match[1])
-    return quantile
+    return (scope.value, "indicators", name) if match is None else (scope.value, "quantiles", match[2], match[1])

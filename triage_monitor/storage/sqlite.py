@@ -16,7 +16,7 @@ import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -28,6 +28,8 @@ from triage_monitor.storage.base import Damage
 from triage_monitor.storage.fence import next_fence
 from triage_monitor.storage.ledger import Ledger, Mark, stored_ledger, transaction, write_ledger
 from triage_monitor.storage.mend import SUSPECT_NAME, mend
+from triage_monitor.storage.picking import Path as ReportPath
+from triage_monitor.storage.picking import Picked, picked_rows
 from triage_monitor.storage.records import Outcome, Record, Rule, RunRow, ShardRow, UpdateRow
 from triage_monitor.storage.rowcodec import Cell, checksum, decode_row, encode_row
 from triage_monitor.storage.rules import admit
@@ -243,6 +245,13 @@ class SqliteStore:
             stored = db.execute(sql, (*values, -1 if newest is None else newest)).fetchall()
         return [row for row in (self._decoded(kind, cells) for cells in reversed(stored)) if row is not None]
 
+    def picked(
+        self, run: str, paths: Sequence[ReportPath], *, attempt: int, first_step: int | None, last_step: int | None
+    ) -> list[Picked]:
+        where, values = _conditions(run, attempt, first_step, last_step)
+        with self._reading() as db:
+            return list(picked_rows(db, where, values, paths, lambda row: self._spoilt(UpdateRow, row)))
+
     def count(self, kind: type[Record], run: str, *, attempt: int | None = None, last_step: int | None = None) -> int:
         where, values = _conditions(run, attempt, None, last_step)
         with self._reading() as db:
@@ -308,10 +317,13 @@ class SqliteStore:
         try:
             return decode_row(kind, cells)
         except StoreCorrupt:
-            with self._corrupt_lock:
-                if len(self._corrupt) < MAX_CORRUPT_KNOWN:
-                    self._corrupt.add(kind.TABLE.encode() + checksum(cells))
+            self._spoilt(kind, cells)
             return None
+
+    def _spoilt(self, kind: type[Record], cells: tuple[Cell, ...]) -> None:
+        with self._corrupt_lock:
+            if len(self._corrupt) < MAX_CORRUPT_KNOWN:
+                self._corrupt.add(kind.TABLE.encode() + checksum(cells))
 
     def _failed(self, error: sqlite3.Error) -> TriageError:
         """What a caller is told; of a damaged file the next start is told as well, so that it looks at every page."""

@@ -12,6 +12,22 @@ const TINTS = { watch: "--tint-watch", alarm: "--tint-alarm", dead: "--tint-dead
 
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+// One chart a frame: a page of a dozen stays answerable while they are drawn, and a hidden page draws none.
+const waiting = new Set();
+
+function drawSoon(chart) {
+  if (waiting.size === 0) requestAnimationFrame(drawNext);
+  waiting.add(chart);
+}
+
+function drawNext() {
+  const [next] = waiting;
+  if (next === undefined) return;
+  waiting.delete(next);
+  next.draw();
+  if (waiting.size > 0) requestAnimationFrame(drawNext);
+}
+
 export class Chart {
   // `shared` is what all charts of a run share: columns, range, thresholds, stages, changes, reasons, and `zoom`.
   constructor(panel, shared) {
@@ -28,7 +44,7 @@ export class Chart {
       el("p", { class: "help" }, panel.help), this.legend(), this.canvas, this.note);
     this.observer = new IntersectionObserver((seen) => {
       this.visible = seen.some((entry) => entry.isIntersecting);
-      if (this.visible && this.stale) this.draw();
+      if (this.visible && this.stale) drawSoon(this);
     }, { rootMargin: "200px" });
     this.observer.observe(this.node);
     this.resizer = new ResizeObserver(() => this.fit());
@@ -49,7 +65,7 @@ export class Chart {
 
   changed() {
     this.stale = true;
-    if (this.visible) this.draw();
+    if (this.visible) drawSoon(this);
   }
 
   retheme() {
@@ -59,6 +75,7 @@ export class Chart {
   }
 
   destroy() {
+    waiting.delete(this);
     this.observer.disconnect();
     this.resizer.disconnect();
     this.plot?.destroy();

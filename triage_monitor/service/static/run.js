@@ -11,7 +11,7 @@ import { PANELS } from "./panels.js";
 import { Columns, INDICATORS, SCORE } from "./series.js";
 import { banner, integrity, stageOf } from "./words.js";
 
-const FIRST_STEPS = 1000; // shown at once; older ones follow
+const PART_STEPS = 1000; // the newest are shown at once; older ones follow in parts
 const LIVE_MS = 400;
 const SLOW_MS = 2500;
 const RANGES = [["all", "All"], ["500", "Last 500"], ["100", "Last 100"]];
@@ -60,15 +60,12 @@ export class RunView {
       await this.readDetail();
       const newest = this.detail.last_update?.step ?? -1;
       if (newest >= 0) {
-        const first = Math.max(0, newest - FIRST_STEPS + 1);
+        const first = Math.max(0, newest - PART_STEPS + 1);
         this.columns.replaceFrom(first, await this.series(first, null));
         this.redraw();
-        if (first > 0) {
-          this.columns.putBefore(await this.series(0, first - 1));
-          this.redraw();
-        }
       }
       await this.readRest();
+      await this.readOlder();
     } catch (error) {
       if (this.gone) return;
       this.shell.failed(error, this.seenAt);
@@ -81,6 +78,24 @@ export class RunView {
       return;
     }
     if (!this.gone) this.unfollow = stream(`${this.base}/events`, (event, data) => this.heard(event, data), (state) => this.connection(state));
+  }
+
+  // Backwards from what is shown; past a gap in the steps the rest is asked for at once.
+  async readOlder() {
+    let part = PART_STEPS;
+    while (!this.gone && this.columns.length > 0) {
+      const before = this.columns.steps[0];
+      if (before === 0) return;
+      const from = Math.max(0, before - part);
+      const answer = await this.series(from, before - 1);
+      if (this.gone) return;
+      this.columns.putBefore(answer);
+      this.redraw();
+      if (this.columns.steps[0] === before) {
+        if (from === 0) return;
+        part = before;
+      }
+    }
   }
 
   destroy() {
@@ -165,7 +180,11 @@ export class RunView {
       this.put("audit", auditPanel(actions.actions));
       this.put("changes", stagesPanel(transitions.transitions));
       this.put("worst", heatPanel(worst));
-      this.redraw();
+      const marks = JSON.stringify([this.shared.stages, this.shared.changes]);
+      if (marks !== this.marks) {
+        this.marks = marks;
+        this.redraw();
+      }
     } catch (error) {
       if (!this.gone) this.shell.failed(error, this.seenAt);
     }
