@@ -82,7 +82,8 @@ class StoreSettings:
 class IngestSettings:
     """Bounds of what is taken in. Beyond `max_inflight_bytes` or `max_waiting` requests are answered 503.
 
-    An update whose shards are not all in `grace_seconds` after its first one is closed as partial.
+    An update whose shards are not all in `grace_seconds` after its first one is closed as partial. Of updates that only
+    samplers have reported yet, at most `max_ahead_updates` a run wait for training, and `max_ahead_bytes` in all.
     """
 
     max_body_bytes: int = 128 << 20
@@ -94,9 +95,12 @@ class IngestSettings:
     stall_seconds: float = 15.0
     body_seconds: float = 120.0
     grace_seconds: float = 60.0
+    max_ahead_updates: int = 64
+    max_ahead_bytes: int = 4 << 30
 
     def __post_init__(self) -> None:
-        for name in ("max_body_bytes", "max_tokens", "max_inflight_bytes", "max_waiting", "max_shards", "workers"):
+        sizes = ("max_body_bytes", "max_tokens", "max_inflight_bytes", "max_waiting", "max_shards", "workers")
+        for name in (*sizes, "max_ahead_updates", "max_ahead_bytes"):
             _within(name, getattr(self, name), 1, 1 << 50)
         for name in ("stall_seconds", "body_seconds", "grace_seconds"):
             _within(name, getattr(self, name), 0.001, 1e7)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from triage_monitor.service.live import Piece
+from triage_monitor.service.open_update import Piece
 from triage_monitor.storage.records import Record, ShardRow, SymptomRow, WorstRow
 
 

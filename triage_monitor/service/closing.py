@@ -21,7 +21,9 @@ from triage_monitor.judge.run import Judgement, RunMonitor
 from triage_monitor.judge.stages import Transition
 from triage_monitor.parameters import TriageParams
 from triage_monitor.service.auditing import POLICY, audit_hand_over, audit_params
-from triage_monitor.service.live import LiveRun, OpenUpdate, Piece
+from triage_monitor.service.joining import join_counters, join_halves, unmatched_notice
+from triage_monitor.service.live import LiveRun
+from triage_monitor.service.open_update import OpenUpdate, Piece
 from triage_monitor.storage.records import (
     ActionRow,
     AuditRow,
@@ -54,6 +56,7 @@ class Closing:
 
 def judge_update(live: LiveRun, update: OpenUpdate, now: float) -> Closing:
     """Merges and judges; returns the batch. Counters and the judge of `live` are already those after it."""
+    joined = join_halves(live, update)
     merged = merged_summary(update, live)
     before = live.closed(update.place) if update.revision else None
     if update.attempt > live.judged_attempt:
@@ -79,11 +82,12 @@ def judge_update(live: LiveRun, update: OpenUpdate, now: float) -> Closing:
             "window": window,
             "why": judgement.why,
             "judged": judgement.judged,
-            "notices": [notice.to_dict() for notice in judgement.notices],
+            "notices": [notice.to_dict() for notice in (*judgement.notices, *unmatched_notice(live, update))],
             "findings": [finding.to_dict() for finding in found],
             "flawed": live.causes.flawed(update.step),
             "objective": {} if symptoms is None else ratios(symptoms.objective),
             "settings": {} if symptoms is None else {name: list(told) for name, told in symptoms.settings.items()},
+            "join": update.join,
         },
     )
     _count(live, row, before)
@@ -103,7 +107,8 @@ def judge_update(live: LiveRun, update: OpenUpdate, now: float) -> Closing:
         audit = audit_hand_over(live, now, live.monitor.policy_note)
     follow = [item for item in (transition, params, action, audit) if item is not None]
     summary = SummaryRow(live.name, update.attempt, update.step, encode(merged))
-    return Closing(row, (row, summary, *follow, live.state_row()), transition, params, action, audit, before is None)
+    records = (row, summary, *follow, *joined, live.state_row())
+    return Closing(row, records, transition, params, action, audit, before is None)
 
 
 def merged_summary(update: OpenUpdate, live: LiveRun) -> StepSummary:
@@ -164,6 +169,8 @@ def _count(live: LiveRun, row: UpdateRow, before: UpdateRow | None) -> None:
         live.counters["partial_updates"] += sign * (known.status == "partial")
         live.counters["missing_shards"] += sign * known.missing_shards
         live.counters["empty_updates"] += sign * (known.report["update"]["counts"]["valid_tokens"] == 0)
+        for name, count in join_counters(known.report.get("join")).items():
+            live.counters[name] += sign * count
     live.counters["revisions"] += row.revision > 0
 
 

@@ -20,6 +20,7 @@ from triage_monitor.judge.indicators import INDICATORS
 from triage_monitor.judge.notices import KINDS as NOTICE_KINDS
 from triage_monitor.judge.stages import ALARM, Stage
 from triage_monitor.service.body import ByteBudget
+from triage_monitor.service.joining import JOINED, UNMATCHED, unmatched_rows
 from triage_monitor.service.live import Snapshot
 from triage_monitor.service.sidecar import Sidecar
 from triage_monitor.storage.records import UpdateRow
@@ -37,6 +38,7 @@ _RUN_COUNTS = {
     "late_shards": ("triage_late_shards", "Shards that came after their update was closed"),
     "duplicate_shards": ("triage_duplicate_shards", "Shards that were sent again with the same content"),
     "conflicting_shards": ("triage_conflicting_shards", "Shards refused because other content was sent before"),
+    JOINED: ("triage_joined_rows", "Responses joined of a sampler's and a learner's half, as they stand"),
     "refused_params": ("triage_refused_params", "Parameter versions that a trainer refused"),
 }
 
@@ -181,6 +183,11 @@ def _of_run(families: _Families, run: Snapshot, open_updates: int) -> None:
     _progress(families, run, here, open_updates)
     for name, (metric, text) in _RUN_COUNTS.items():
         families.gauge(metric, text, here, run.counters.get(name, 0))
+    for side, reasons in unmatched_rows(run.counters).items():
+        for reason, count in reasons.items():
+            text = "Rows of a side that found no partner in closed updates, as they stand"
+            labels = {**here, "side": side, "reason": reason}
+            families.gauge("triage_unmatched_rows", text, labels, count)
     for reason, count in sorted(run.client_drops.items()):
         text = "Updates that the trainer's client reports as dropped"
         families.gauge("triage_client_dropped_updates", text, {**here, "reason": reason}, count)
@@ -193,7 +200,7 @@ def _of_run(families: _Families, run: Snapshot, open_updates: int) -> None:
 def _notices(families: _Families, newest: UpdateRow | None, here: dict[str, str]) -> None:
     said = {item["kind"]: item for item in (newest.report["notices"] if newest is not None else ())}
     step = 0 if newest is None else newest.step
-    for kind in NOTICE_KINDS:
+    for kind in (*NOTICE_KINDS, UNMATCHED):
         labels, item = {**here, "kind": kind}, said.get(kind)
         families.gauge("triage_notice", "1 while the notice holds", labels, float(item is not None))
         is_alarm = item is not None and item.get("severity") == ALARM

@@ -25,15 +25,18 @@ from triage_monitor.service import attempts
 from triage_monitor.service.access import caller_of
 from triage_monitor.service.arrivals import Admission
 from triage_monitor.service.body import ByteBudget, json_body, read_body, read_model
+from triage_monitor.service.halves import admit as admit_half
+from triage_monitor.service.halves import read_half
 from triage_monitor.service.intake import MEDIA_TYPES, Address, Reading, body_digest, read_shard
 from triage_monitor.service.names import MAX_STEP, Attempt, Digits, Run, Step, checked_run
 from triage_monitor.service.problems import Problem, problem_of
 from triage_monitor.service.retention import Retention
 from triage_monitor.service.sidecar import Sidecar
 from triage_monitor.storage.fence import origin_json
-from triage_monitor.storage.records import ShardRow
+from triage_monitor.storage.records import HalfRow, ShardRow
 from triage_monitor.summary.build import summarize
 from triage_monitor.summary.rows import rows_from_arrays
+from triage_monitor.summary.rows_halves import SIDES
 from triage_monitor.summary.worst_rows import worst_of
 
 DROPPED_HEADER = "triage-client-dropped"
@@ -74,7 +77,7 @@ class Ingest:
     def close(self) -> None:
         self._workers.shutdown()
 
-    async def take(self, request: Request, address: Address) -> tuple[Admission, int]:
+    async def take(self, request: Request, address: Address, side: str | None = None) -> tuple[Admission, int]:
         """One shard, from its first byte to its durable place; counts what it took or why it did not."""
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -88,7 +91,7 @@ class Ingest:
                     stall_seconds=self._settings.stall_seconds,
                     total_seconds=self._settings.body_seconds,
                 )
-                admission = await self._admitted(address, media, body)
+                admission = await self._admitted(address, side, media, body)
         except TriageError as error:
             problem = problem_of(error)
             self._sidecar.tally.reject(problem.reason, self._sidecar.now())
@@ -99,18 +102,16 @@ class Ingest:
         self._sidecar.tally.accept(len(body), loop.time() - started, self._sidecar.now())
         return admission, len(body)
 
-    async def _admitted(self, address: Address, media: str, body: memoryview) -> Admission:
+    async def _admitted(self, address: Address, side: str | None, media: str, body: memoryview) -> Admission:
         loop = asyncio.get_running_loop()
         live = await self._sidecar.peek(address.run)
         if address.attempt is None:
             address = replace(address, attempt=0 if live is None else live.attempt)
         _check_attempt(address, 0 if live is None else live.attempt)
         hashing = loop.run_in_executor(self._workers, body_digest, media, body)
-        known = None
-        if live is not None:
-            known = await asyncio.to_thread(lambda: self._sidecar.store.get(ShardRow, *address.key))
+        known = None if live is None else await asyncio.to_thread(self._known, address, side)
         if known is not None and live is not None:
-            shard = "/".join(map(str, address.key))
+            shard = "/".join(map(str, known.key))
             refusal = f"shard {shard} was sent before with other content"
             if known.digest == await hashing:
                 if known.shards == address.shards:
@@ -118,9 +119,20 @@ class Ingest:
                 refusal = f"shard {shard} was sent before as one of {known.shards} shards, not {address.shards}"
             live.counters["conflicting_shards"] += 1
             raise ConflictError(refusal)
+        if side is not None:
+            limit = self._settings.max_tokens
+            half = await loop.run_in_executor(
+                self._workers, lambda: read_half(address, side, media, body, max_tokens=limit)
+            )
+            return await admit_half(self._sidecar, replace(half, row=replace(half.row, digest=await hashing)))
         reading = await loop.run_in_executor(self._workers, self._read, address, media, body)
         arrival = reading.arrival
         return await self._sidecar.admit(replace(arrival, row=replace(arrival.row, digest=await hashing)))
+
+    def _known(self, address: Address, side: str | None) -> ShardRow | HalfRow | None:
+        if side is None:
+            return self._sidecar.store.get(ShardRow, *address.key)
+        return self._sidecar.store.get(HalfRow, *address.key[:-1], side, address.shard)
 
     def _read(self, address: Address, media: str, body: memoryview) -> Reading:
         reading = read_shard(
@@ -149,9 +161,10 @@ def routes(ingest: Ingest, sidecar: Sidecar) -> APIRouter:
         attempt: Attempt = None,
         side: str | None = None,
     ) -> JSONResponse:
-        """One shard of one update: an Arrow IPC stream, one row per response, or an encoded summary."""
+        """One shard of one update: an Arrow IPC stream, one row per response, or an encoded summary. With `side`, one
+        shard of what the samplers (response_id, sampler_logprobs) or the learners report on their own."""
         address = _address(sidecar, run, step, shard, shards, attempt, side)
-        admission, body_bytes = await ingest.take(request, address)
+        admission, body_bytes = await ingest.take(request, address, side)
         _note_drops(sidecar, address, request.headers.get(DROPPED_HEADER))
         answer: dict[str, Any] = {
             "status": "duplicate" if admission.duplicate else "new",
@@ -164,6 +177,7 @@ def routes(ingest: Ingest, sidecar: Sidecar) -> APIRouter:
             "update": admission.update,
             "bytes": body_bytes,
             "params_version": admission.params_version,
+            **({} if side is None else {"side": side}),
             **origin_json(sidecar.store.fence),
         }
         return JSONResponse(answer, 200 if admission.duplicate else 201)
@@ -191,13 +205,8 @@ def _address(
         )
     elif shard >= shards:
         refusal = Problem(422, "shard", f"shard {shard} is out of range for {shards} shards", column="shard")
-    elif side is not None:
-        refusal = Problem(
-            501,
-            "side",
-            "sampler and learner halves on their own are not joined yet; send both in one stream",
-            column="side",
-        )
+    elif side not in (None, *SIDES):
+        refusal = Problem(422, "side", f"side '{(side or '')[:40]}' is neither of {' and '.join(SIDES)}", column="side")
     if refusal is not None:
         sidecar.tally.reject(refusal.reason, sidecar.now())
         raise refusal

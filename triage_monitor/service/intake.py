@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from triage_monitor.errors import InputError
 from triage_monitor.service.arrivals import Arrival
-from triage_monitor.service.live import Piece
+from triage_monitor.service.open_update import Piece
 from triage_monitor.storage.records import ShardRow
 from triage_monitor.summary.codec import encode
 from triage_monitor.summary.report import decode_report
@@ -104,7 +104,7 @@ def _decoded(address: Address, body: memoryview, max_tokens: int) -> UpdateRows:
         if error.reason != "bad_setting" or error.column is not None:
             raise
         raise InputError(error.reason, error.detail, column=_wrong_setting(body)) from None
-    _check_place(address, body)
+    check_place(address, body)
     return rows
 
 
@@ -121,7 +121,7 @@ def _wrong_setting(body: memoryview) -> str | None:
     return None
 
 
-def _check_place(address: Address, body: memoryview) -> None:
+def check_place(address: Address, body: memoryview) -> None:
     """A `step` or `attempt` column must say what the address says; InputError naming the row. Padding is not read."""
     expected = {"step": address.step, "attempt": address.attempt or 0}
     with pa.ipc.open_stream(pa.py_buffer(body)) as reader:

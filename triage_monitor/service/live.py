@@ -19,12 +19,14 @@ from triage_monitor.errors import InputError, StoreCorrupt
 from triage_monitor.judge.causes_run import HEAD_STEPS, CauseTracker
 from triage_monitor.judge.run import JudgeSettings, RunMonitor
 from triage_monitor.parameters import TriageParams, changed
+from triage_monitor.service.open_update import Halves, OpenUpdate, Piece, Place
 from triage_monitor.storage.audit import Head, first_head, head_of
 from triage_monitor.storage.base import Store, effective_updates
 from triage_monitor.storage.records import (
     ActionRow,
     AttemptRow,
     AuditRow,
+    HalfRow,
     ParamsRow,
     RunRow,
     ShardRow,
@@ -40,41 +42,9 @@ from triage_monitor.summary.step import StepSummary
 from triage_monitor.summary.symptoms import Symptoms, merge_symptoms
 from triage_monitor.summary.symptoms_codec import decode_symptoms
 
-Place = tuple[int, int]  # attempt, step
 PACE_UPDATES = 26  # whose intervals make the run's pace
 PACE_MINIMUM = 5  # intervals
 THIN_EVERY = 64  # closed updates
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One shard of an open update; `groups` are its group ids as little-endian int64, None when not known; `symptoms`
-    None when it came as a summary."""
-
-    summary: StepSummary
-    groups: bytes | None
-    symptoms: Symptoms | None = None
-
-
-@dataclass(slots=True)
-class OpenUpdate:
-    """An update that is being collected, or one that was closed as partial and got a late shard (revision > 0)."""
-
-    attempt: int
-    step: int
-    shards: int
-    deadline: float
-    revision: int = 0
-    pieces: dict[int, Piece] = field(default_factory=dict)
-    arriving: int = 0
-
-    @property
-    def place(self) -> Place:
-        return self.attempt, self.step
-
-    @property
-    def missing_shards(self) -> int:
-        return self.shards - len(self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +182,7 @@ class LiveRun:
             self.monitor.adopt(self.params)  # after a dry run the policy believes in what was never issued
         self.causes = self.restored_causes()
         self.open = {place: self.reopened(place, deadline) for place in store.unclosed(name)}
-        self.open = {place: update for place, update in self.open.items() if update.pieces}
+        self.open = {place: update for place, update in self.open.items() if not update.is_empty}
         self.snapshot = self.take_snapshot()
 
     def audited(self, row: AuditRow | None) -> None:
@@ -306,6 +276,11 @@ class LiveRun:
         update = OpenUpdate(attempt, step, max((row.shards for row in rows), default=1), deadline)
         if closed is not None:
             update.revision, update.shards = closed.revision + 1, closed.shards
+        halves = self.store.rows(HalfRow, self.name, attempt=attempt, first_step=step, last_step=step)
+        if halves:
+            ahead = self.newest is None or place > (self.newest.attempt, self.newest.step)
+            update.take_halves(Halves.of(halves), ahead=ahead)
+            return update
         known = self.store.rows(SymptomRow, self.name, attempt=attempt, first_step=step, last_step=step)
         symptoms = {row.shard: _symptoms(row.symptoms) for row in known}
         for row in rows:

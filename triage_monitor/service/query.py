@@ -15,6 +15,7 @@ from triage_monitor.judge.indicators import INDICATOR_NAMES
 from triage_monitor.judge.run import JudgeSettings
 from triage_monitor.judge.score import SCORE
 from triage_monitor.service.events import MAX_LISTENERS
+from triage_monitor.service.joining import JOINED, unmatched_rows
 from triage_monitor.service.live import LiveRun
 from triage_monitor.service.names import MAX_STEP, Run, checked_run
 from triage_monitor.service.problems import Problem, busy
@@ -151,9 +152,9 @@ def _detail(sidecar: Sidecar, live: LiveRun) -> dict[str, Any]:
     newest = now.newest
     report = {} if newest is None else newest.report
     open_updates = [
-        {"step": item.step, "attempt": item.attempt, "shards_in": len(item.pieces), "shards": item.shards}
+        {"step": item.step, "attempt": item.attempt, "shards_in": item.shards_in, "shards": item.shards}
         for item in list(live.open.values())
-        if item.pieces
+        if not item.is_empty
     ]
     return {
         "run": now.run,
@@ -208,4 +209,5 @@ def _integrity(sidecar: Sidecar, live: LiveRun) -> dict[str, Any]:
     counts["superseded_updates"] = stored - effective_count(sidecar.store, live.name)
     counts["corrupt_rows"] = sidecar.store.corrupt_rows
     counts["client_dropped"] = dict(live.snapshot.client_drops)
+    counts["joined_rows"], counts["unmatched_rows"] = live.counters[JOINED], unmatched_rows(live.counters)
     return counts

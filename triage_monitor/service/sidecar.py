@@ -23,7 +23,8 @@ from triage_monitor.service.auditing import POLICY, audit_news, audit_params, dr
 from triage_monitor.service.clock import Clock
 from triage_monitor.service.closing import Closing, issued, judge_update
 from triage_monitor.service.events import EventHub
-from triage_monitor.service.live import LiveRun, OpenUpdate, Piece, Place
+from triage_monitor.service.live import LiveRun
+from triage_monitor.service.open_update import OpenUpdate, Piece, Place
 from triage_monitor.service.problems import Problem
 from triage_monitor.service.tally import Tally
 from triage_monitor.service.thinning import refuse_thinned, thin_if_due
@@ -32,6 +33,7 @@ from triage_monitor.storage.audit_witness import Witness
 from triage_monitor.storage.base import Store, effective_updates
 from triage_monitor.storage.records import (
     AttemptRow,
+    HalfRow,
     Outcome,
     ParamsRow,
     Record,
@@ -61,7 +63,7 @@ class Sidecar:
         self.last_write_failed: str | None = None
         self.run_begun = asyncio.Event()  # set, and replaced by another, when a run is made
         self._creating = asyncio.Lock()
-        self._wake = asyncio.Event()
+        self.wake = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._judging = ThreadPoolExecutor(1, thread_name_prefix="judge")
         self._closer: asyncio.Task[None] | None = None
@@ -170,7 +172,7 @@ class Sidecar:
 
     async def reload(self, live: LiveRun) -> None:
         """Back to what the store says."""
-        await asyncio.to_thread(live.load, self._deadline())
+        await asyncio.to_thread(live.load, self.deadline())
 
     async def write(self, *records: Record) -> tuple[Outcome, ...]:
         """One durable batch; remembers whether the store takes writes, for readiness."""
@@ -201,7 +203,7 @@ class Sidecar:
         """Takes a shard in, durably; raises ConflictError or StoreFull and then keeps nothing of it."""
         return await self.spawn(self._admit(arrival))
 
-    async def repeat(self, row: ShardRow) -> Admission:
+    async def repeat(self, row: ShardRow | HalfRow) -> Admission:
         """The answer to a shard that is stored already; closes its update if that is still due."""
         return await self.spawn(self._repeat(row))
 
@@ -218,13 +220,13 @@ class Sidecar:
         update.arriving += 1
         outcome = None
         try:
-            outcome = await self._write_shard(live, row, arrival.beside())
+            outcome = await self.write_shard(live, row, arrival.beside())
         except ConflictError:
             live.counters["conflicting_shards"] += 1
             raise
         finally:
             update.arriving -= 1
-            nothing_kept = outcome is not Outcome.NEW and not update.arriving and not update.pieces
+            nothing_kept = outcome is not Outcome.NEW and not update.arriving and update.is_empty
             if nothing_kept and live.open.get(place) is update:
                 del live.open[place]
         if outcome is Outcome.DUPLICATE:
@@ -235,20 +237,20 @@ class Sidecar:
                 live.retired = False
                 await self.write(live.run_row())
             await self._placed(live, place, row, arrival.piece)
-            return await self._settled(live, row, duplicate=False)
+            return await self.settled(live, row, duplicate=False)
 
-    async def _repeat(self, row: ShardRow) -> Admission:
+    async def _repeat(self, row: ShardRow | HalfRow) -> Admission:
         live = await self.ensure(row.run)
         async with live.lock:
             live.counters["duplicate_shards"] += 1
-            return await self._settled(live, row, duplicate=True)
+            return await self.settled(live, row, duplicate=True)
 
-    async def _settled(self, live: LiveRun, shard: ShardRow, *, duplicate: bool) -> Admission:
+    async def settled(self, live: LiveRun, shard: ShardRow | HalfRow, *, duplicate: bool) -> Admission:
         """Closes the update if its last shard is in; the run is locked."""
         place = (shard.attempt, shard.step)
         update = live.open.get(place)
         if update is not None and update.missing_shards and not update.revision:
-            state, shards_in = "open", len(update.pieces)
+            state, shards_in = "open", update.shards_in
         else:
             row = await (asyncio.to_thread(live.closed, place) if update is None else self._close(live, update))
             state, shards_in = ("unknown", 0) if row is None else (row.status, row.shards - row.missing_shards)
@@ -263,15 +265,14 @@ class Sidecar:
             if row is not None:
                 async with live.lock:  # not while it is being thinned
                     await asyncio.to_thread(refuse_thinned, live, place)
-                update = live.open.get(place, OpenUpdate(*place, row.shards, self._deadline(), row.revision + 1))
+                update = live.open.get(place) or OpenUpdate.after(row, self.deadline())
         if update is None:
-            update = live.open.setdefault(place, OpenUpdate(*place, shards, self._deadline()))
-            self._wake.set()
-        if update.shards != shards:
-            raise ConflictError(f"step {place[1]} was begun with {update.shards} shards, not {shards}")
+            update = live.open.setdefault(place, OpenUpdate(*place, shards, self.deadline()))
+            self.wake.set()
+        update.refuse_whole(shards)
         return update
 
-    async def _write_shard(self, live: LiveRun, row: ShardRow, beside: list[Record]) -> Outcome:
+    async def write_shard(self, live: LiveRun, row: ShardRow | HalfRow, beside: list[Record]) -> Outcome:
         if row.attempt <= live.attempt:
             return (await self.write(row, *beside))[0]
         # A shard under a higher attempt than any asked for begins that attempt by itself.
@@ -285,7 +286,7 @@ class Sidecar:
         update = live.open.get(place)
         if update is None:
             # Closed as partial before, or while this shard was being written: start again from what is stored.
-            update = await asyncio.to_thread(live.reopened, place, self._deadline())
+            update = await asyncio.to_thread(live.reopened, place, self.deadline())
             live.open[place] = update
             live.counters["late_shards"] += update.revision > 0
         update.pieces[row.shard] = piece
@@ -313,7 +314,7 @@ class Sidecar:
             return len(due)
 
     def _is_due(self, update: OpenUpdate) -> bool:
-        if not update.pieces:
+        if update.is_empty:
             return False
         return update.missing_shards == 0 or update.revision > 0 or update.deadline <= self.clock.monotonic()
 
@@ -372,7 +373,7 @@ class Sidecar:
         news = {"version": row.version, "actor": row.actor, "reason": row.reason, "params": row.params}
         self.hub.publish(live.name, "params", news)
 
-    def _deadline(self) -> float:
+    def deadline(self) -> float:
         return self.clock.monotonic() + self.settings.ingest.grace_seconds
 
     async def _close_loop(self) -> None:
@@ -381,9 +382,9 @@ class Sidecar:
             until = min(
                 [looked + IDLE_SECONDS, *(u.deadline for live in self.runs.values() for u in live.open.values())]
             )
-            self._wake.clear()
+            self.wake.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), max(until - self.clock.monotonic(), 0.01))
+                await asyncio.wait_for(self.wake.wait(), max(until - self.clock.monotonic(), 0.01))
             if self.clock.monotonic() >= until:  # also when updates keep waking it
                 await self._close_quietly()
                 looked = self.clock.monotonic()

@@ -10,7 +10,8 @@ import asyncio
 
 from triage_monitor.config import StoreSettings
 from triage_monitor.errors import ConflictError
-from triage_monitor.service.live import THIN_EVERY, LiveRun, Place
+from triage_monitor.service.live import THIN_EVERY, LiveRun
+from triage_monitor.service.open_update import Place
 from triage_monitor.storage.records import ShardRow
 from triage_monitor.storage.thinning import is_thinned
 

@@ -19,6 +19,8 @@ from triage_monitor.storage.fence import new_fence
 from triage_monitor.storage.picking import Path, Picked, pick_from
 from triage_monitor.storage.records import (
     ALL_KINDS,
+    HalfContentRow,
+    HalfRow,
     Outcome,
     Record,
     RunRow,
@@ -135,7 +137,7 @@ class MemoryStore:
     def unclosed(self, run: str) -> list[tuple[int, int]]:
         stored: dict[tuple[int, int], int] = {}
         with self._lock:
-            for name, attempt, step, _ in self._tables[ShardRow]:
+            for name, attempt, step, *_ in (*self._tables[ShardRow], *self._tables[HalfRow]):
                 if name == run:
                     stored[attempt, step] = stored.get((attempt, step), 0) + 1
         judged = {(row.attempt, row.step): row.shards - row.missing_shards for row in self.rows(UpdateRow, run)}
@@ -155,7 +157,9 @@ class MemoryStore:
             symptoms = self.rows(SymptomRow, run, first_step=shards_from, last_step=shards_before - 1)
             merged = self.rows(SummaryRow, run, last_step=summaries_before - 1)
             worst = self.rows(WorstRow, run, last_step=summaries_before - 1)
-            old: list[Record] = [*symptoms, *merged, *worst]
+            halves = self.rows(HalfContentRow, run, first_step=shards_from, last_step=shards_before - 1)
+            closed = [half for half in halves if self.get(UpdateRow, run, half.attempt, half.step) is not None]
+            old: list[Record] = [*symptoms, *merged, *worst, *closed]
             for gone in old:
                 del self._tables[type(gone)][gone.key]
             changed += len(old)

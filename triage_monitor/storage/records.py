@@ -100,6 +100,39 @@ class ShardRow(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class HalfRow(Record):
+    """One acknowledged half: a shard of what the samplers, or the learners, report of an update on their own."""
+
+    TABLE = "halves"
+    KEY = ("run", "attempt", "step", "side", "shard")
+    RULE = Rule.ONCE
+
+    attempt: int
+    step: int
+    side: str
+    shard: int
+    shards: int
+    digest: str
+    received_at: float
+    body_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HalfContentRow(Record):
+    """A half's rows as encoded, until its update is complete or old; then empty, or gone. Written with its HalfRow."""
+
+    TABLE = "half_contents"
+    KEY = ("run", "attempt", "step", "side", "shard")
+    RULE = Rule.REPLACE
+
+    attempt: int
+    step: int
+    side: str
+    shard: int
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateRow(Record):
     """One closed update: what was judged of it. Revision 0 is the first closing; a late shard adds one."""
 
@@ -308,6 +341,6 @@ KINDS: tuple[type[Record], ...] = (
     AuditRow,
     CursorRow,
 )
-# Shown beside a run and needed by no verdict: their tables are made where they are absent, whatever the version.
-BESIDE: tuple[type[Record], ...] = (WorstRow, AlertsRow)
+# Came later and are in no version of the schema: their tables are made where they are absent.
+BESIDE: tuple[type[Record], ...] = (WorstRow, AlertsRow, HalfRow, HalfContentRow)
 ALL_KINDS = (*KINDS, *BESIDE)

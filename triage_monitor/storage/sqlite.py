@@ -30,7 +30,7 @@ from triage_monitor.storage.ledger import Ledger, Mark, stored_ledger, transacti
 from triage_monitor.storage.mend import SUSPECT_NAME, mend
 from triage_monitor.storage.picking import Path as ReportPath
 from triage_monitor.storage.picking import Picked, picked_rows
-from triage_monitor.storage.records import Outcome, Record, Rule, RunRow, ShardRow, UpdateRow
+from triage_monitor.storage.records import HalfRow, Outcome, Record, Rule, RunRow, ShardRow, UpdateRow
 from triage_monitor.storage.rowcodec import Cell, checksum, decode_row, encode_row
 from triage_monitor.storage.rules import admit
 from triage_monitor.storage.salvage import set_aside_count
@@ -273,8 +273,10 @@ class SqliteStore:
 
     def unclosed(self, run: str) -> list[tuple[int, int]]:
         sql = (
-            f"SELECT s.attempt, s.step FROM (SELECT attempt, step, count(*) AS stored FROM {ShardRow.TABLE}"
-            f" WHERE run = :run GROUP BY attempt, step) AS s LEFT JOIN {UpdateRow.TABLE} AS u"
+            f"SELECT s.attempt, s.step FROM (SELECT attempt, step, count(*) AS stored FROM"
+            f" (SELECT attempt, step FROM {ShardRow.TABLE} WHERE run = :run UNION ALL"
+            f" SELECT attempt, step FROM {HalfRow.TABLE} WHERE run = :run)"
+            f" GROUP BY attempt, step) AS s LEFT JOIN {UpdateRow.TABLE} AS u"
             " ON u.run = :run AND u.attempt = s.attempt AND u.step = s.step"
             " WHERE u.step IS NULL OR s.stored > u.shards - u.missing_shards ORDER BY s.attempt, s.step"
         )

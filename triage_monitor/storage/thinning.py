@@ -2,7 +2,7 @@
 
     shards      of closed updates from `shards_from` to before `shards_before`: summary and groups go; key, digest and
                 times stay, so that the same shard again is still a duplicate and other content still a conflict
-    symptoms    of the same updates: go
+    symptoms    of the same updates: go, and what is left of the sides' halves (their keys and digests stay)
     summaries   (merged, what windows are made of) before `summaries_before`: go, and with them the worst responses
     updates, transitions, parameters, actions: stay for good
 
@@ -17,7 +17,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from triage_monitor.errors import StoreCorrupt
-from triage_monitor.storage.records import ShardRow, SummaryRow, SymptomRow, UpdateRow, WorstRow
+from triage_monitor.storage.records import (
+    HalfContentRow,
+    Record,
+    ShardRow,
+    SummaryRow,
+    SymptomRow,
+    UpdateRow,
+    WorstRow,
+)
 from triage_monitor.storage.rowcodec import decode_row, encode_row
 
 LIMIT = 256
@@ -41,7 +49,9 @@ def thin_rows(
             (cells[at["summary"]], checksum, rowid),
         )
         thinned += 1
-    gone = _drop_symptoms(db, run, shards_from, shards_before) + _drop_summaries(db, run, summaries_before)
+    gone = _drop_summaries(db, run, summaries_before)
+    for kind in (SymptomRow, HalfContentRow):
+        gone += _drop(kind, db, run, shards_from, shards_before)
     return thinned + gone, gone
 
 
@@ -66,9 +76,9 @@ def _full_shards(db: sqlite3.Connection, run: str, first: int, before: int) -> I
             continue  # counted when it is read; damaged content is not sealed anew
 
 
-def _drop_symptoms(db: sqlite3.Connection, run: str, first: int, before: int) -> int:
-    inner = f"SELECT s.rowid {_OLD.format(table=SymptomRow.TABLE)} LIMIT ?"
-    sql = f"DELETE FROM {SymptomRow.TABLE} WHERE rowid IN ({inner})"
+def _drop(kind: type[Record], db: sqlite3.Connection, run: str, first: int, before: int) -> int:
+    inner = f"SELECT s.rowid {_OLD.format(table=kind.TABLE)} LIMIT ?"
+    sql = f"DELETE FROM {kind.TABLE} WHERE rowid IN ({inner})"
     return db.execute(sql, (run, first, before, LIMIT)).rowcount
 
 

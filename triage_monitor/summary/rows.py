@@ -66,6 +66,14 @@ def decode_stream(body: bytes | memoryview, *, max_tokens: int) -> UpdateRows:
 
     Raises InputError; no damage to the bytes ends in another error, a crash or an allocation the caller did not allow.
     """
+    rows = rows_from_table(sound_table(body, max_tokens=max_tokens))
+    if rows.tokens > max_tokens:
+        raise InputError("too_large", f"holds {rows.tokens} positions; at most {max_tokens} are taken in one body")
+    return rows
+
+
+def sound_table(body: bytes | memoryview, *, max_tokens: int) -> pa.Table:
+    """The table of a whole and undamaged stream; what its columns mean is not looked at."""
     view = memoryview(body).cast("B")
     frame = check_frame(view, max_tokens=max_tokens)
     try:
@@ -76,10 +84,7 @@ def decode_stream(body: bytes | memoryview, *, max_tokens: int) -> UpdateRows:
         check_list_ends(table)
     except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
         raise InputError("damaged_stream", f"the Arrow stream is damaged: {_first_line(error)}") from error
-    rows = rows_from_table(table)
-    if rows.tokens > max_tokens:
-        raise InputError("too_large", f"holds {rows.tokens} positions; at most {max_tokens} are taken in one body")
-    return rows
+    return table
 
 
 def _check_promises(schema: pa.Schema, view: memoryview, frame: Frame) -> None:

@@ -235,14 +235,16 @@ def table_from_rows(rows: UpdateRows, *, gap_type: str | None = None) -> pa.Tabl
     """One row per response, padding rows gone; a missing position becomes a null under mask 1."""
     columns: dict[str, Any] = {}
     if rows.gap is not None:
-        columns["gap"] = _lists(rows, rows.gap if gap_type is None else _narrowed(rows.gap, gap_type), rows.missing)
+        columns["gap"] = list_column(
+            rows, rows.gap if gap_type is None else _narrowed(rows.gap, gap_type), rows.missing
+        )
     else:
-        columns["learner_logprobs"] = _lists(rows, rows.learner_logprobs, None)
-        columns["sampler_logprobs"] = _lists(rows, rows.sampler_logprobs, rows.missing)
+        columns["learner_logprobs"] = list_column(rows, rows.learner_logprobs, None)
+        columns["sampler_logprobs"] = list_column(rows, rows.sampler_logprobs, rows.missing)
     columns["advantage"] = _either(rows, rows.advantages, rows.advantages_per_token)
     if rows.mask is not None or rows.missing is not None:
         mask = np.ones(rows.tokens, np.bool_) if rows.mask is None else rows.mask
-        columns["mask"] = _lists(rows, mask, None)
+        columns["mask"] = list_column(rows, mask, None)
     if rows.turn_starts is not None:
         columns["turn_starts"] = _turn_lists(rows, rows.turn_starts)
     if rows.policy_versions is not None:
@@ -256,10 +258,10 @@ def table_from_rows(rows: UpdateRows, *, gap_type: str | None = None) -> pa.Tabl
 
 
 def _either(rows: UpdateRows, values: Array, per_token: bool) -> Any:
-    return _lists(rows, values, None) if per_token else pa.array(values)
+    return list_column(rows, values, None) if per_token else pa.array(values)
 
 
-def _lists(rows: UpdateRows, values: Any, nulls: Array | None) -> Any:
+def list_column(rows: UpdateRows, values: Any, nulls: Array | None) -> Any:
     small = rows.tokens < 2**31
     offsets = pa.array(rows.offsets.astype(np.int32 if small else np.int64))
     flat = pa.array(values, mask=nulls)
