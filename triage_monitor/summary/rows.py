@@ -8,6 +8,7 @@ verified. Decoding is zero-copy for uncompressed float32 and float64: the arrays
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from zlib import crc32
 
@@ -18,6 +19,7 @@ from triage_monitor.summary.objective import to_text
 from triage_monitor.summary.rows_arrow import OBJECTIVE_KEY, rows_from_table, table_from_rows
 from triage_monitor.summary.rows_check import Frame, check_frame
 from triage_monitor.summary.rows_columns import check_list_ends
+from triage_monitor.summary.rows_halves import half_of_arrays
 from triage_monitor.summary.rows_values import UpdateRows, checked_settings, rows_from_arrays
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "checked_settings",
     "decode_stream",
     "encode_arrays",
+    "encode_half",
     "encode_stream",
     "rows_from_arrays",
     "rows_from_table",
@@ -50,7 +53,20 @@ def encode_stream(rows: UpdateRows, *, gap_dtype: str = "float32", compression: 
         raise InputError("compression", f"compression is '{compression}'; it must be None, 'zstd' or 'lz4'")
     table = table_from_rows(rows, gap_type=gap_dtype)
     told = {OBJECTIVE_KEY: to_text(rows.objective)} if rows.objective else {}
-    metadata = {**rows.settings, **told, "writer": WRITER, "rows": str(rows.responses), "checksum": UNSIGNED}
+    return _signed(table, {**rows.settings, **told}, rows.responses, compression)
+
+
+def encode_half(
+    side: str, arrays: Mapping[str, Any], settings: Mapping[str, str], *, compression: str | None = None
+) -> bytes:
+    """One side's half of an update (see `rows_halves`), from its arrays and their `response_ids`."""
+    table = half_of_arrays(side, arrays, settings)
+    told = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
+    return _signed(table, told, len(table), compression)
+
+
+def _signed(table: pa.Table, told: Mapping[str, str], rows: int, compression: str | None) -> bytes:
+    metadata = {**told, "writer": WRITER, "rows": str(rows), "checksum": UNSIGNED}
     sink = pa.BufferOutputStream()
     schema = table.schema.with_metadata(metadata)
     with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:

@@ -36,7 +36,7 @@ from triage_monitor.summary.rows_arrow import (
     rows_from_table,
     table_from_rows,
 )
-from triage_monitor.summary.rows_values import SETTING_NAMES, Array, UpdateRows
+from triage_monitor.summary.rows_values import SETTING_NAMES, Array, UpdateRows, rows_from_arrays
 
 SAMPLER, LEARNER = SIDES = ("sampler", "learner")
 REASONS = ("no_partner", "length", "duplicate_id")
@@ -46,6 +46,15 @@ _OF_SAMPLER = ("policy_version", "engine")
 _STRANGE = {
     SAMPLER: ("gap", "learner_logprobs", "advantage", "mask", "group", "reward", "padding", "turn_starts", "grad_norm"),
     LEARNER: ("gap", "sampler_logprobs"),
+}
+
+
+_SHARED = frozenset({"response_ids", "offsets", "missing", "policy_versions", "engines"})
+_ARRAYS = {
+    SAMPLER: _SHARED | {"sampler_logprobs"},
+    LEARNER: _SHARED
+    | {"learner_logprobs", "advantages", "mask", "rewards", "grad_norm", "groups", "turn_starts", "padding_rows"}
+    | {"objective"},
 }
 
 
@@ -83,6 +92,27 @@ def checked_half(side: str, table: pa.Table, *, max_tokens: int) -> pa.Table:
     return _sampler_table(rows) if side == SAMPLER else _learner_table(rows)
 
 
+def half_of_arrays(side: str, arrays: Mapping[str, Any], settings: Mapping[str, str]) -> pa.Table:
+    """A half from the arrays of `summarize` that its side has, `response_ids` among them."""
+    own = dict(arrays)
+    if side == SAMPLER:
+        own.pop("mask", None)  # it cut the padding off; which tokens count is the learner's to say
+    strange = sorted(own.keys() - _ARRAYS[side])
+    if strange:
+        raise InputError("wrong_side", f"does not belong into the {side}'s half", column=strange[0])
+    for name in (_VALUES[side], "response_ids"):
+        if own.get(name) is None:
+            raise InputError("missing_column", f"is not there; a {side}'s half holds it", column=name)
+    other = {_VALUES[LEARNER if side == SAMPLER else SAMPLER]: own[_VALUES[side]]}
+    if side == SAMPLER:
+        other["advantages"] = np.zeros(len(own["response_ids"]))
+    rows = rows_from_arrays(**own, **other, settings=settings)
+    _check_names(rows)
+    table = _sampler_table(rows) if side == SAMPLER else _learner_table(rows)
+    metadata = {name: value for name, value in (table.schema.metadata or {}).items() if name != PADDING_KEY}
+    return table.replace_schema_metadata(metadata)
+
+
 def _check_names(rows: UpdateRows) -> None:
     names = [None] * rows.responses if rows.response_ids is None else rows.response_ids.tolist()
     if not all(names):
@@ -94,7 +124,7 @@ def _check_names(rows: UpdateRows) -> None:
 def _sampler_table(rows: UpdateRows) -> pa.Table:
     """A position without a value stays without one, whatever the learner's mask says of it."""
     full = table_from_rows(rows)
-    nulls = None if rows.mask is None else ~rows.mask
+    nulls = rows.missing if rows.mask is None else ~rows.mask
     columns = {"response_id": full["response_id"], "sampler_logprobs": list_column(rows, rows.sampler_logprobs, nulls)}
     columns |= {name: full[name] for name in _OF_SAMPLER if name in full.column_names}
     return pa.table(columns).replace_schema_metadata(full.schema.metadata)

@@ -52,6 +52,8 @@ class Monitor:
     """A trainer rank's connection to the sidecar.
 
     url, run: where, and under which name. shards, shard: how many ranks report an update, and which one this is.
+    side: "sampler" or "learner" where the two kinds of worker report on their own, each with its own `shards`; the
+        monitor joins their rows by `response_ids`. Both sides need one `launch_id` (or `attempt`).
     attempt: the number of this launch, if known. Without it the first thing sent asks the monitor (POST attempts with
         `launch_id`); every rank that gives the same launch id gets the same attempt. `launch_id` defaults to a
         random one for a single shard and to the launcher's own for several (torchrun's or Slurm's ids and restart
@@ -81,6 +83,7 @@ class Monitor:
         run: str,
         shards: int = 1,
         shard: int = 0,
+        side: Literal["sampler", "learner"] | None = None,
         attempt: int | None = None,
         launch_id: str | None = None,
         mode: Literal["raw", "summary"] = "raw",
@@ -112,7 +115,11 @@ class Monitor:
         if seconds("poll_seconds", poll_seconds, 60.0) == 0:
             raise ConfigError("poll_seconds must be above 0")
         context = ssl_context if ssl_context is not None or address.startswith("http:") else tls_of(os.environ)
-        form = checked_form(mode, reduce_on, raw_every, spec, compression)
+        form = checked_form(mode, reduce_on, raw_every, spec, compression, side)
+        if side is not None and attempt is None and launch_id is None:
+            raise ConfigError(
+                "samplers and learners must report one attempt: give both sides one launch_id= or attempt="
+            )
         route = checked_route(run, shards, shard, launch_id, form, settings)
         self._outbox = Outbox(
             at_least_one("queue_updates", queue_updates), at_least_one("max_queue_bytes", max_queue_bytes)
@@ -139,7 +146,7 @@ class Monitor:
         self._exit_flush_seconds = seconds("exit_flush_seconds", exit_flush_seconds, 300.0)
         self._described = f"Monitor({address!r}, run={run!r}, shards={shards}, shard={shard})"
         _open.add(self)
-        if shard == 0:
+        if shard == 0 and side != "sampler":
             self._begin(self._courier.ensure_polling)
 
     def submit(
@@ -155,7 +162,9 @@ class Monitor:
         and `offsets`, `mask`, `missing`, `rewards`, `grad_norm` (one number), `groups`, `policy_versions`,
         `response_ids`, `engines`, `padding_rows` where there are any. Each is flat [T] (or [R]), a list of per-response
         arrays, or padded [B, T] with a [B, T] mask; numpy arrays, tensors or Python numbers. `objective`: the stats
-        of the update's `TriageLoss` call, or of all its calls, for what gate and repair did. Nonsense is counted as
+        of the update's `TriageLoss` call, or of all its calls, for what gate and repair did. A sampler's side takes
+        `response_ids`, `sampler_logprobs` and, if known, `policy_versions`, `engines`; a learner's `response_ids`,
+        `learner_logprobs`, `advantages`, `mask` and what else it has. Nonsense is counted as
         `invalid`, here or when it is encoded; `stats["last_error"]` says what was wrong.
         """
         try:

@@ -192,7 +192,11 @@ class Courier:
         return link.call(
             "PUT",
             f"{route.base}/updates/{parcel.step}/shards/{route.shard}",
-            query={"shards": route.shards, "attempt": self.attempt or 0},
+            query={
+                "shards": route.shards,
+                "attempt": self.attempt or 0,
+                **({} if route.form.side is None else {"side": route.form.side}),
+            },
             content=parcel.body,
             headers={
                 "Content-Type": route.form.mime(parcel.step),

@@ -13,7 +13,8 @@ from importlib import import_module
 from typing import Any
 
 from triage_monitor.errors import ConfigError
-from triage_monitor.summary.rows import STREAM_MIME, SUMMARY_MIME, encode_stream, rows_from_arrays
+from triage_monitor.summary.rows import STREAM_MIME, SUMMARY_MIME, encode_half, encode_stream, rows_from_arrays
+from triage_monitor.summary.rows_halves import SIDES
 from triage_monitor.summary.spec import SummarySpec
 from triage_monitor.trainer.arrays import Held, hold, unpad
 
@@ -28,6 +29,7 @@ class Form:
     raw_every: int | None
     spec: SummarySpec
     compression: str | None
+    side: str | None = None
 
     def is_raw(self, step: int) -> bool:
         return self.mode == "raw" or (self.raw_every is not None and step % self.raw_every == 0)
@@ -50,6 +52,8 @@ class Form:
         if _REDUCTION in arrays:
             body: bytes = arrays[_REDUCTION].report(settings, arrays.get("objective") or {})
             return body
+        if self.side is not None:
+            return encode_half(self.side, unpad(arrays), settings, compression=self.compression)
         rows = rows_from_arrays(**unpad(arrays), settings=settings)
         if self.is_raw(step):
             return encode_stream(rows, compression=self.compression)
@@ -59,7 +63,11 @@ class Form:
         return encode_report(rows.summarize(self.spec), symptoms_of(rows))
 
 
-def checked_form(mode: Any, reduce_on: Any, raw_every: Any, spec: Any, compression: Any) -> Form:
+def checked_form(mode: Any, reduce_on: Any, raw_every: Any, spec: Any, compression: Any, side: Any = None) -> Form:
+    if side not in (None, *SIDES):
+        raise ConfigError(f"side {side!r} must be None, 'sampler' or 'learner'")
+    if side is not None and mode != "raw":
+        raise ConfigError("a side reports its rows, which the monitor joins: mode must be 'raw'")
     if mode not in ("raw", "summary"):
         raise ConfigError(f"mode {mode!r} must be 'raw' or 'summary'")
     if reduce_on not in ("auto", "device", "host"):
@@ -72,7 +80,7 @@ def checked_form(mode: Any, reduce_on: Any, raw_every: Any, spec: Any, compressi
         raise ConfigError(f"compression {compression!r} must be None, 'zstd' or 'lz4'")
     if not isinstance(spec, SummarySpec):
         raise ConfigError(f"spec must be a SummarySpec, got {type(spec).__name__}")
-    return Form(mode, reduce_on, raw_every, spec, compression)
+    return Form(mode, reduce_on, raw_every, spec, compression, side)
 
 
 def _is_away(value: Any) -> bool:

@@ -18,6 +18,7 @@ import numpy as np
 
 from triage_monitor.errors import ConfigError, InputError
 from triage_monitor.summary.rows import checked_settings
+from triage_monitor.summary.rows_halves import SAMPLER
 from triage_monitor.trainer.arrays import Held, hold
 from triage_monitor.trainer.form import Form
 from triage_monitor.trainer.outbox import Parcel
@@ -59,6 +60,10 @@ class Route:
                 "offsets": hold([0, 1]),
                 "mask": hold([1]),
             }
+            if self.form.side is not None:
+                token = {name: item for name, item in token.items() if name == "offsets"}
+                token |= {f"{self.form.side}_logprobs": hold(np.zeros(1, kind)), "response_ids": hold(["r"])}
+                token |= {} if self.form.side == SAMPLER else {"advantages": hold([0.0]), "mask": hold([1])}
             for step in range(2):  # of the two forms, when some updates are sent raw
                 self.encode(Parcel(0, step, token, 0))
 
