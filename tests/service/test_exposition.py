@@ -74,6 +74,7 @@ def test_labels_come_from_a_bounded_vocabulary(server: LiveServer) -> None:
         for sample in family.samples:
             labels |= set(sample.labels)
     known = {"run", "scope", "q", "advantage", "indicator", "stage", "kind", "outcome", "reason", "le", "cause", "part"}
+    known |= {"side"}
     assert labels <= known
 
 

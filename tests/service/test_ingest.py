@@ -258,10 +258,10 @@ def test_other_media_type_is_refused(server: LiveServer) -> None:
     assert (answer.status_code, answer.json()["reason"]) == (415, "media_type")
 
 
-def test_one_side_alone_is_said_to_be_missing(server: LiveServer) -> None:
+def test_a_side_that_is_none_is_refused(server: LiveServer) -> None:
     path = "/v1/runs/sides/updates/1/shards/0"
-    answer = server.http.put(path, params={"side": "sampler"}, content=masses(1, 1), headers=STREAM)
-    assert (answer.status_code, answer.json()["reason"]) == (501, "side")
+    answer = server.http.put(path, params={"side": "trainer"}, content=masses(1, 1), headers=STREAM)
+    assert (answer.status_code, answer.json()["reason"], answer.json()["column"]) == (422, "side", "side")
 
 
 def test_refusals_are_counted_by_reason(server: LiveServer) -> None:

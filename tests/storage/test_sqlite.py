@@ -194,7 +194,7 @@ _VERSION_1 = """
     store.write(run_row(), shard_row(1), update_row(1), summary_row(1)).result()
     store.close()
     with sqlite3.connect(Path(sys.argv[1]) / "triage.db") as db:
-        for table in ("symptoms", "audit", "cursors", "worst", "alerts"):
+        for table in ("symptoms", "audit", "cursors", "worst", "alerts", "halves", "half_contents"):
             db.execute(f"DROP TABLE {table}")
         db.execute("UPDATE meta SET value = 1 WHERE name = 'schema_version'")
     texts = [row[0] for row in db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid")]
@@ -227,7 +227,7 @@ def test_store_of_version_2_keeps_its_rows_and_begins_an_audit_trail(tmp_path: P
     store.write(run_row(), params_row(1)).result()
     store.close()
     with sqlite3.connect(tmp_path / "triage.db") as db:
-        for table in ("audit", "cursors", "worst", "alerts"):
+        for table in ("audit", "cursors", "worst", "alerts", "halves", "half_contents"):
             db.execute(f"DROP TABLE {table}")
         db.execute("UPDATE meta SET value = 2 WHERE name = 'schema_version'")
         texts = [row[0] for row in db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid")]
