@@ -97,7 +97,7 @@ def hold(value: Any) -> Held:
         return _hold_sequence(value)
     if isinstance(value, bool | int | float | str | np.generic):
         return HeldScalar(value)
-    array = _as_array(value)
+    array = as_array(value)
     return HeldArray(array.tobytes(), array.dtype, array.shape)
 
 
@@ -140,7 +140,7 @@ def _hold_tensors(value: Sequence[Any]) -> Held:
         whole = None
     if whole is None or whole.ndim != 1:
         return _hold_each(value)
-    array = _as_array(whole)
+    array = as_array(whole)
     return HeldArray(array.tobytes(), array.dtype, array.shape, tuple([item.numel() for item in value]))
 
 
@@ -149,7 +149,7 @@ def _hold_each(value: Sequence[Any]) -> HeldSequence:
     return HeldSequence(items, sum(item.nbytes for item in items))
 
 
-def _as_array(value: Any) -> np.ndarray[Any, Any]:
+def as_array(value: Any) -> np.ndarray[Any, Any]:
     if hasattr(value, "detach"):
         value = value.detach()
         if value.device.type != "cpu":

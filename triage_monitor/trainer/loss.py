@@ -139,6 +139,30 @@ class TriageLoss:
         weights = gate(batch, statistics, knobs).alpha * self._correction_factor(batch, knobs)
         return weights.reshape(mask.shape)
 
+    def split(
+        self,
+        learner_logprobs: Tensor,
+        sampler_logprobs: Tensor,
+        advantages: Tensor,
+        mask: Tensor,
+        step: int | Tensor,
+        *,
+        cu_seqlens: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """(weights, repair_loss, stats) for a framework that computes and aggregates its token loss itself: it takes
+        `weights` (alpha * correction, the mask's shape, detached) as a factor of each token's loss and adds
+        `repair_loss`, whose N_rep counts this batch. Shapes as in a call."""
+        knobs, batch = self._open(learner_logprobs, sampler_logprobs, advantages, mask, cu_seqlens)
+        statistics = segment_statistics(batch.layout, batch.gap, batch.usable, knobs.tau_tail)
+        gating, pull = gate(batch, statistics, knobs), repair(batch, statistics, knobs)
+        factor = self._correction_factor(batch, knobs)
+        started = scalar(step, mask.device, torch.int64) >= knobs.k_rep
+        repair_lambda = torch.where(started & (knobs.repair_on > 0), knobs.lambda_rep, 0.0)
+        repair_loss = repair_lambda / pull.segments.clamp(min=1) * pull.penalty_sum
+        stats = gate_stats(batch, gating) | correction_stats(batch, factor)
+        stats |= segment_stats(statistics, pull, repair_lambda, knobs) | {"repair_loss": repair_loss}
+        return (gating.alpha * factor).reshape(mask.shape), repair_loss, with_ratios(stats)
+
     def _open(
         self, learner: Tensor, sampler: Tensor, advantages: Tensor, mask: Tensor, cu_seqlens: Tensor | None
     ) -> tuple[Knobs, Batch]:

@@ -1,0 +1,1 @@
+"""One thin module a framework: it names fields, `layouts` finds the responses, `Tap` sends and weighs."""
