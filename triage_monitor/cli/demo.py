@@ -24,7 +24,10 @@ from typing import IO, Annotated, Any
 
 import typer
 
+from triage_monitor.errors import ConfigError
+
 UPDATES = 220
+FEWEST_UPDATES = 30
 POLL_SECONDS = 1.0
 START_SECONDS = 300.0
 SEGMENT = 32
@@ -84,7 +87,7 @@ class Worker:
 def register(app: typer.Typer) -> None:
     @app.command(epilog="Example: triage-monitor demo --updates 300 --seed 0")
     def demo(
-        updates: Annotated[int, typer.Option(min=30, help="Updates of each run.")] = UPDATES,
+        updates: Annotated[int, typer.Option(min=12, help="Updates of each run; at most 60 with TRL.")] = UPDATES,
         seed: Annotated[int, typer.Option(min=0, help="Seed of prompts and sampling, shared by the runs.")] = 0,
         warmup_seed: Annotated[int, typer.Option(min=0, help="Seed of the warm-up weights.")] = 0,
         directory: Annotated[Path | None, typer.Option(help="Where everything is kept [runs/demo-<time>].")] = None,
@@ -93,11 +96,19 @@ def register(app: typer.Typer) -> None:
         ] = None,
         warmup_updates: Annotated[int | None, typer.Option(min=1, help="Shorter warm-up, for a quick look.")] = None,
         port: Annotated[int, typer.Option(min=0, max=65535, help="The sidecar's port, 0 for a free one.")] = 0,
+        framework: Annotated[
+            str | None, typer.Option(help="`trl`: a GRPOTrainer of TRL instead of our own testbed; one run.")
+        ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print the final report as JSON.")] = False,
     ) -> None:
         """Train a small model by real RL under emulated NVFP4, watched live and guarded over HTTP."""
         home = directory or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
         _need_torch()
+        if framework is not None:
+            _framework_demo(framework, home, updates, seed, port, as_json)
+            return
+        if updates < FEWEST_UPDATES:
+            raise ConfigError(f"--updates must be at least {FEWEST_UPDATES}, got {updates}")
         plan = Plan(home, updates, seed, warmup_seed, learning_rate, warmup_updates)
         report = run_demo(plan, port)
         if as_json:
@@ -108,10 +119,24 @@ def register(app: typer.Typer) -> None:
             show(report)
 
 
-def _need_torch() -> None:
+def _framework_demo(framework: str, home: Path, updates: int, seed: int, port: int, as_json: bool) -> None:
     from importlib.util import find_spec
 
-    from triage_monitor.errors import ConfigError
+    from triage_monitor.cli import demo_trl
+
+    if framework != "trl":
+        raise ConfigError(f"--framework knows trl, not {framework!r}")
+    if find_spec("trl") is None:
+        raise ConfigError("this demo trains with TRL, which is not installed: pip install 'triage-monitor[trl]'")
+    report = demo_trl.run_trl(home, min(updates, demo_trl.UPDATES), seed, port)
+    if as_json:
+        print(json.dumps(report, indent=2))
+    else:
+        demo_trl.show(report)
+
+
+def _need_torch() -> None:
+    from importlib.util import find_spec
 
     if find_spec("torch") is None:
         raise ConfigError("the demo trains with torch, which is not installed: pip install 'triage-monitor[torch]'")
@@ -126,7 +151,7 @@ def run_demo(plan: Plan, port: int) -> dict[str, Any]:
     home.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     views = {name: RunView(name, title, plan.updates) for name, (_, title) in ARMS.items()}
-    with _sidecar(home, port) as address:
+    with sidecar(home, port, CONFIG) as address:
         screen = _screen(address, started)
         with screen:
             # The second process waits for the warm-up that the first one makes and caches.
@@ -152,10 +177,10 @@ def _screen(address: str, started: float) -> Any:
 
 
 @contextmanager
-def _sidecar(home: Path, port: int) -> Iterator[str]:
+def sidecar(home: Path, port: int, settings: str) -> Iterator[str]:
     """`triage-monitor serve` as a process of its own; its address."""
     config = home / "triage-monitor.toml"
-    config.write_text(CONFIG, encoding="utf-8")
+    config.write_text(settings, encoding="utf-8")
     command = [sys.executable, "-m", "triage_monitor", "serve", "--config", str(config), "--port", str(port)]
     with (home / "sidecar.log").open("w", encoding="utf-8") as log:
         process = subprocess.Popen(

@@ -55,7 +55,7 @@ def register(app: typer.Typer) -> None:
         if freeze and release:
             raise InputError("option", "--freeze and --release exclude each other", column="--freeze")
         if changes:
-            print(json.dumps(_set(url, run, changes, reason), indent=2))
+            print(json.dumps(set_params(url, run, changes, reason), indent=2))
         elif not (release or freeze):
             print(json.dumps(call("GET", url, f"/v1/runs/{run}/params").json(), indent=2))
         for kind, wanted in (("freeze", freeze), ("release", release)):
@@ -64,7 +64,7 @@ def register(app: typer.Typer) -> None:
                 print(json.dumps(call("POST", url, f"/v1/runs/{run}/actions", body, _fresh_key()).json(), indent=2))
 
 
-def _set(url: str, run: str, changes: list[str], reason: str) -> dict[str, Any]:
+def set_params(url: str, run: str, changes: list[str], reason: str) -> dict[str, Any]:
     """Reads the set, changes it, and puts it back only if nobody else did in the meantime."""
     from triage_monitor.parameters import TriageParams
 
