@@ -192,6 +192,9 @@ def test_a_marker_of_the_writing_before_does_not_make_a_step_whole(tmp_path: Pat
     assert steps(follower, 0.0) == [1]
     late = (exports / "STABLE").stat().st_mtime_ns + 1
     os.utime(exports / "rank_0.jsonl", ns=(late, late))
-    assert steps(follower, 0.0) == []
-    os.utime(exports / "STABLE", ns=(late, late))
-    assert steps(follower, 0.0) == [1]
+    assert steps(follower, 0.0) == [] and steps(follower, 59.0) == []
+    assert steps(follower, 60.0) == [1]  # nobody writes here
+    os.utime(exports / "rank_0.jsonl", ns=(late + 1, late + 1))
+    assert steps(follower, 61.0) == []
+    os.utime(exports / "STABLE", ns=(late + 1, late + 1))
+    assert steps(follower, 61.0) == [1]

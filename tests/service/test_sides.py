@@ -341,3 +341,25 @@ def test_encoded_arrays_of_the_client_are_halves_too(server: LiveServer) -> None
         "/v1/runs/two/updates/1/shards/0", params={"side": "learner"}, content=whole, headers=STREAM
     )
     assert refused.json()["reason"] == "wrong_side"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_order_and_any_repetition_of_halves_gives_one_update(server: LiveServer, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = responses(20 + seed, 10)
+    put(server.http, None, 1, rows, run="whole")
+    halves = []
+    for side in ("sampler", "learner"):
+        shards = int(rng.integers(1, 5))
+        places = rng.integers(0, shards, len(rows))
+        parts = [
+            [rows[number] for number in rng.permutation(np.flatnonzero(places == shard))] for shard in range(shards)
+        ]
+        halves += [(side, shard, shards, part) for shard, part in enumerate(parts)]
+    for number in (*rng.permutation(len(halves)), *rng.integers(0, len(halves), 4)):
+        side, shard, shards, part = halves[number]
+        assert put(server.http, side, 1, part, shard=shard, shards=shards).status_code in (200, 201)
+    found, whole = update_of(server.http, "two", 1), update_of(server.http, "whole", 1)
+    assert (found["counts"], found["quantiles"]) == (whole["counts"], whole["quantiles"])
+    for name, value in whole["indicators"].items():
+        assert found["indicators"][name] == (value if value is None else pytest.approx(value, rel=1e-9, abs=1e-12))

@@ -295,7 +295,7 @@ class Sidecar:
         """Closes every update that is complete or waited long enough; returns how many. Forgets retired runs."""
         closed, failures = 0, []
         for live in list(self.runs.values()):
-            if self.is_retired(live) and not live.open and not live.lock.locked():
+            if self.is_retired(live) and all(u.is_ahead for u in live.open.values()) and not live.lock.locked():
                 del self.runs[live.name]
                 continue
             try:

@@ -100,7 +100,7 @@ def _whole(files: list[Path]) -> list[Path]:
     steps = {path.parent for path in files if kind_by_name(path) == PRIME}
     unfinished = sorted(step for step in steps if not is_stable(step))
     if unfinished and len(unfinished) == len(steps):
-        detail = "has no STABLE marker as new as its files: the step is still being written"
+        detail = "has no STABLE marker: the step is still being written"
         raise InputError("unfinished_file", detail, path=str(unfinished[0]))
     kept = [path for path in files if path.parent not in unfinished]
     newest = max((path for path in kept if kind_by_name(path) == NEMO), key=nemo_step, default=None)

@@ -1,6 +1,6 @@
 """A directory of dumps that a trainer is writing: which steps are whole now.
 
-    prime_rl    marked STABLE after its newest file
+    prime_rl    marked STABLE after its newest file, or marked at all and quiet for long (copied files)
     slime       the end of the zip is there
     miles       the same ranks as in the last whole rollout, or a later rollout has begun, or quiet for `settle` seconds
     nemo_rl     ends with a line, and a later step has begun or the file is quiet for `settle` seconds
@@ -20,13 +20,14 @@ from pathlib import Path
 from triage_monitor.errors import InputError
 from triage_monitor.storage import dumps_nemo, dumps_prime
 from triage_monitor.storage.dumps import MILES, NEMO, PRIME, Unit, dump_kind, kind_by_name
-from triage_monitor.storage.dumps_prime import is_stable
+from triage_monitor.storage.dumps_prime import is_current, is_stable
 from triage_monitor.storage.dumps_slime import rollout_id
 from triage_monitor.storage.json_lines import ends_in_newline
 from triage_monitor.storage.torch_file import TorchFile
 
 Key = tuple[Path, int]  # launch, step
 Stamp = tuple[int, int]  # size, time in nanoseconds
+LONG_QUIET = 6  # times `settle`; a rank's file grows by micro-batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class Follower:
     _seen: dict[Key, tuple[str, float]] = field(default_factory=dict)
     _torch: dict[Path, tuple[Stamp, tuple[str, int] | None]] = field(default_factory=dict)
     _ranks: dict[Path, frozenset[str]] = field(default_factory=dict)
+    _known: dict[Key, str] = field(default_factory=dict)
 
     def whole(self, now: float, *, is_last_look: bool = False) -> list[DumpedStep]:
         """The whole steps, lowest first; with `is_last_look` nothing more will come, and what stops in the middle of a
@@ -134,18 +136,22 @@ class Follower:
             before = self._seen.get(key)
             since = before[1] if before is not None and before[0] == stamp else now
             self._seen[key] = stamp, since
-            is_over = is_last_look or newest > key[1] or now - since >= self.settle
-            if not self._is_whole(key[0], kind, paths, is_over):
+            quiet = float("inf") if is_last_look else now - since
+            if self._known.get(key) != stamp and not self._is_whole(key, kind, paths, newest, quiet):
                 return None
+            self._known[key] = stamp
         except OSError:
             return None
         together = [tuple(paths)] if kind == MILES else [(path,) for path in paths]
         units = tuple([Unit(kind, files, key[0]) for files in together])
         return DumpedStep(key[1], key[0], units, stamp)
 
-    def _is_whole(self, launch: Path, kind: str, paths: list[Path], is_over: bool) -> bool:
+    def _is_whole(self, key: Key, kind: str, paths: list[Path], newest: int, quiet: float) -> bool:
+        launch, step = key
+        is_over = newest > step or quiet >= self.settle
         if kind == PRIME:
-            return is_stable(paths[0].parent)
+            here = paths[0].parent
+            return is_current(here) or (is_stable(here) and quiet >= LONG_QUIET * self.settle)
         if kind == NEMO:
             return is_over and ends_in_newline(paths[0])
         if kind == MILES:
@@ -157,6 +163,7 @@ class Follower:
 
     def _forget(self, found: Mapping[Key, object]) -> None:
         self._seen = {key: value for key, value in self._seen.items() if key in found}
+        self._known = {key: value for key, value in self._known.items() if key in found}
         self._torch = {path: value for path, value in self._torch.items() if path.exists()}
 
 

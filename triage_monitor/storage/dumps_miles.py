@@ -86,7 +86,8 @@ def miles_rows(paths: Sequence[Path]) -> Iterator[DumpRow]:
         rewards = _rewards(ranks, len(samples))
         for number, (key, places) in enumerate(sorted(samples.items())):
             try:
-                yield _row(step or 0, key, places, None if rewards is None else reward_of(rewards[number]))
+                reward = _own_reward(places[0]) if rewards is None else rewards[number]
+                yield _row(step or 0, key, places, reward_of(reward))
             except InputError as error:
                 raise error if error.path else error.at(path=str(places[0].rank.file.path), row=places[0].row) from None
 
@@ -128,6 +129,15 @@ def _rewards(ranks: Sequence[_Rank], samples: int) -> Sequence[Any] | None:
         if isinstance(rewards, list | tuple) and len(rewards) == samples:
             return rewards
     return None
+
+
+def _own_reward(place: _Place) -> Any:
+    """Of a rank that holds the rewards of its own samples; the normalised ones where a dump has no raw ones."""
+    raw = place.rank.columns.get("raw_reward")
+    if raw is None:
+        return place.rank.entry("rewards", place.row)
+    lengths = place.rank.columns["response_lengths"]
+    return raw[place.row] if isinstance(raw, list | tuple) and len(raw) == len(lengths) else None
 
 
 def _row(step: int, key: Key, places: list[_Place], reward: float | None) -> DumpRow:

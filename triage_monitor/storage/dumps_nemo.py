@@ -81,6 +81,8 @@ def _row(step: int, line: JsonLine) -> DumpRow:
     columns: dict[str, Array] = {}
     for name in _TOKENS[1:]:
         columns[name] = numbers(_unwrapped(record[name]), name)
+        if name == "advantages" and len(columns[name]) == 1:  # one for the response, as older versions had it
+            columns[name] = np.full(width, columns[name][0])
         same_length(name, columns[name], "token_loss_mask", width)
     span = response_span(token_mask)
     learner, sampler = columns["prev_logprobs"][span], columns["generation_logprobs"][span]

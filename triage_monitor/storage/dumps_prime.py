@@ -3,7 +3,8 @@
 Layout as of PrimeIntellect-ai/prime-rl 559b447 (src/prime_rl/trainer/rl/token_export.py, schema_version 1): flat lists
 over one sequence, prompt and responses interleaved, value t about token t, a dummy at position 0, trailing padding cut
 off; values that are not finite are null. `STABLE` is touched after all ranks have written, and again when a resumed
-run writes a step anew, so a step is whole only while no rank's file is newer than its marker.
+run writes a step anew: until then the marker of the writing before stands beside newer files (`is_current`). A copied
+directory may have its times in any order, so who reads what nobody writes any more asks for the marker alone.
 
     learner = trainer_logprobs (the weights in the loss's forward pass: theta), sampler = inference_logprobs
 
@@ -35,7 +36,11 @@ _TOKENS = ("loss_mask", "advantages", "inference_logprobs", "trainer_logprobs")
 
 
 def is_stable(step: Path) -> bool:
-    """Whether every rank's file of a step's directory was finished before its marker was set."""
+    return (step / MARKER).exists()
+
+
+def is_current(step: Path) -> bool:
+    """Whether the marker was set after the newest of the ranks' files."""
     try:
         marked = (step / MARKER).stat().st_mtime_ns
         return all(file.stat().st_mtime_ns <= marked for file in step.glob("rank_*.jsonl"))

@@ -5,8 +5,8 @@ dict a sample, context-parallel slices joined by the trainer) and radixark/miles
 one file a rank, columns of `rollout_data`; see dumps_miles). Per-token fields cover the response only, without
 padding; `rollout_id` is the step.
 
-    learner = log_probs, sampler = rollout_log_probs, mask = loss_masks, rewards = the raw ones (those of `rewards` are
-    normalised within their group)
+    learner = log_probs, sampler = rollout_log_probs, mask = loss_masks, rewards = the raw ones (`rewards`, which is
+    normalised within its group, only where a dump has no raw ones)
 
 A response that was taken out of training has a mask of zeros and stays as a response without tokens. Refused: dumps
 without `log_probs` (miles with --use-rollout-logprobs or --skip-actor-forward-only) or without `rollout_log_probs`: the
@@ -28,7 +28,7 @@ from triage_monitor.storage.torch_pickle import StoredArray, TensorView
 from triage_monitor.summary.rows_values import Array
 
 SETTINGS = {"learner": "old"}
-SLIME_MARKS = (b"format_version", b"samples", b"dp_shards")
+SLIME_MARKS = (b"rollout_id", b"samples", b"loss_masks")
 MILES_MARKS = (b"rollout_data", b"response_lengths")
 FORMAT_VERSION = 2
 UNOBSERVED = {
@@ -45,8 +45,8 @@ def slime_rows(path: Path) -> Iterator[DumpRow]:
     """Raises InputError naming file, sample (row) and field."""
     with TorchFile(path) as file:
         step = rollout_id(file.value, path)
-        if file.value.get("format_version") != FORMAT_VERSION:
-            version = file.value.get("format_version")
+        version = file.value.get("format_version", FORMAT_VERSION)
+        if version != FORMAT_VERSION:
             raise InputError("format_version", f"is {version!r:.40}; {FORMAT_VERSION} is known", path=str(path))
         samples = file.value.get("samples")
         if not isinstance(samples, list):
@@ -75,7 +75,7 @@ def _row(file: TorchFile, step: int, number: int, sample: Any) -> DumpRow:
     values = {name: vector(file, _field(sample, name), name) for name in UNOBSERVED}
     for name, array in values.items():
         check_length(name, array, len(mask))
-    position = sample.get("rollout_position")
+    raw = _at(file.value.get("raw_reward"), sample.get("rollout_position"))
     return DumpRow(
         step=step,
         response_id=str(sample.get("sample_index", number)),
@@ -83,7 +83,7 @@ def _row(file: TorchFile, step: int, number: int, sample: Any) -> DumpRow:
         sampler=values["rollout_log_probs"],
         advantage=values["advantages"],
         mask=mask,
-        reward=reward_of(sample.get("local_raw_reward", _at(file.value.get("raw_reward"), position))),
+        reward=reward_of(_first(sample.get("local_raw_reward"), raw, sample.get("rewards"))),
         policy_version=version_of(sample.get("weight_versions")),
     )
 
@@ -136,6 +136,10 @@ def version_of(versions: Any) -> int | None:
     )
     only = str(distinct.pop()) if len(distinct) == 1 else ""
     return int(only) if only.isascii() and only.isdigit() and len(only) < 16 else None
+
+
+def _first(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)
 
 
 def _at(values: Any, position: Any) -> Any:

@@ -144,7 +144,8 @@ class Monitor:
             for tracker in trackers_of(mirror if shard == 0 else None, run, route.settings)
         )
         self._exit_flush_seconds = seconds("exit_flush_seconds", exit_flush_seconds, 300.0)
-        self._described = f"Monitor({address!r}, run={run!r}, shards={shards}, shard={shard})"
+        sided = "" if side is None else f", side={side!r}"
+        self._described = f"Monitor({address!r}, run={run!r}, shards={shards}, shard={shard}{sided})"
         _open.add(self)
         if shard == 0 and side != "sampler":
             self._begin(self._courier.ensure_polling)
