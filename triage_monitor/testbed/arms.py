@@ -1,4 +1,8 @@
-"""The arms of a comparison: what each path computes in, and which objective the loss is. Named `precision[+objective]`.
+"""The arms of a comparison: what each path computes in, and which objective the loss is.
+
+Named `precision[+objective]`, where a precision is one of the table, or any two formats as `sampler/learner`: FORMATS,
+and on the learner's side also a format with `-qat` behind it. So `fp8/bf16` is what most people run today, `nvfp4/bf16`
+its 4-bit form, and `nvfp4/nvfp4-qat` the quantisation-aware learner.
 
 | precision | sampler | learner | |
 |---|---|---|---|
@@ -6,6 +10,7 @@
 | `nvfp4-kv8`, `nvfp4-kv4` | the same, keys and values cached in FP8 or NVFP4 | as above | the cache on top of it |
 | `nvfp4-matched` | row-scaled, 1x16 | row-scaled, 1x16 | the same 4-bit noise, gap about 0: the fair ceiling |
 | `bf16` | bfloat16 operands | bfloat16 operands | unquantised; float32 master weights and accumulation |
+| `fp8`, `fp8-block`, `mxfp8`, `mxfp4` | the format | the format | see precision.py |
 | `float32` | float32 | float32 | no rounding at all |
 
 Objectives are the names of `trainer/baselines.py`; without one the loss is the trainer's own (`none`). So
@@ -22,24 +27,38 @@ from triage_monitor.parameters import TriageParams
 from triage_monitor.testbed.precision import (
     BFLOAT16,
     FLOAT32,
+    FP8_BLOCKS,
+    FP8_LEARNER,
+    FP8_SAMPLER,
+    MXFP4_BLOCKS,
+    MXFP8_BLOCKS,
     NVFP4_LEARNER,
     NVFP4_SAMPLER,
     NVFP4_SAMPLER_FP8_CACHE,
     NVFP4_SAMPLER_NVFP4_CACHE,
     Precision,
+    quantization_aware,
 )
 from triage_monitor.trainer.baselines import OBJECTIVES, objective
 from triage_monitor.trainer.loss import TriageLoss
 
 NAMED = ("bf16", "nvfp4", "nvfp4+tis", "nvfp4+triage", "nvfp4+gate+tis", "nvfp4-matched")
 
-_PATHS: dict[str, tuple[Precision, Precision]] = {
+# a format's sampler and learner
+FORMATS: dict[str, tuple[Precision, Precision]] = {
     "nvfp4": (NVFP4_SAMPLER, NVFP4_LEARNER),
+    "fp8": (FP8_SAMPLER, FP8_LEARNER),
+    "fp8-block": (FP8_BLOCKS, FP8_BLOCKS),
+    "mxfp8": (MXFP8_BLOCKS, MXFP8_BLOCKS),
+    "mxfp4": (MXFP4_BLOCKS, MXFP4_BLOCKS),
+    "bf16": (BFLOAT16, BFLOAT16),
+    "float32": (FLOAT32, FLOAT32),
+}
+_PATHS: dict[str, tuple[Precision, Precision]] = {
+    **FORMATS,
     "nvfp4-kv8": (NVFP4_SAMPLER_FP8_CACHE, NVFP4_LEARNER),
     "nvfp4-kv4": (NVFP4_SAMPLER_NVFP4_CACHE, NVFP4_LEARNER),
     "nvfp4-matched": (NVFP4_SAMPLER, NVFP4_SAMPLER),
-    "bf16": (BFLOAT16, BFLOAT16),
-    "float32": (FLOAT32, FLOAT32),
 }
 
 
@@ -62,9 +81,21 @@ class Arm:
 def arm(name: str) -> Arm:
     """`precision` or `precision+objective`; ConfigError lists what there is."""
     precision, _, rule = name.partition("+")
-    if precision not in _PATHS or (rule or "none") not in OBJECTIVES:
+    paths = _paths(precision)
+    if paths is None or (rule or "none") not in OBJECTIVES:
         raise ConfigError(
-            f"no arm '{name}'; an arm is one of {', '.join(_PATHS)}, or that + one of {', '.join(OBJECTIVES)}"
+            f"no arm '{name}'; an arm is one of {', '.join(_PATHS)}, or SAMPLER/LEARNER of {', '.join(FORMATS)} (the "
+            f"learner's also with -qat), or that + one of {', '.join(OBJECTIVES)}"
         )
-    sampler, learner = _PATHS[precision]
-    return Arm(name, sampler, learner, rule or "none")
+    return Arm(name, *paths, rule or "none")
+
+
+def _paths(precision: str) -> tuple[Precision, Precision] | None:
+    if "/" not in precision:
+        return _PATHS.get(precision)
+    sampler, _, learner = precision.partition("/")
+    base = learner.removesuffix("-qat")
+    if sampler not in FORMATS or base not in FORMATS or (base != learner and FORMATS[base][0].weight is None):
+        return None
+    own = FORMATS[base][1] if base == learner else quantization_aware(FORMATS[base][0], learner)
+    return FORMATS[sampler][0], own

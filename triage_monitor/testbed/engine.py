@@ -15,22 +15,26 @@ import numpy.typing as npt
 
 from triage_monitor.summary.jit import REORDER, compiled
 from triage_monitor.trainer.nvfp4_cpu import quantize_bits, round_e4m3
+from triage_monitor.trainer.scaled_cpu import FP8_SCALE, round_spans
 
 Floats = npt.NDArray[np.float32]
 Tokens = npt.NDArray[np.int64]
 
 # How activations are rounded before each block linear, and keys and values before they enter the cache.
 EXACT, BFLOAT16, NVFP4_PER_TENSOR, NVFP4_PER_ROW, FP8 = 0, 1, 2, 3, 4
+SCALED = 5  # and 6, 7: plus the kind of scale of `trainer/scaled_cpu.py`
 NORM_EPS = np.float32(1e-6)
 
 
 class Rounding(NamedTuple):
     """`kind` and `cache` are kinds as above (activations: not FP8). `block` is 16; the compiler must not know it, or
-    it unrolls the inner loops of the quantiser instead of vectorising them."""
+    it unrolls the inner loops of the quantiser instead of vectorising them. `span`: elements of a row under one scale
+    (SCALED), 0 for a whole row."""
 
     kind: int
     cache: int = EXACT
     block: int = 16
+    span: int = 0
 
 
 class EngineWeights(NamedTuple):
@@ -196,6 +200,9 @@ def _round(x: Floats, rounding: Rounding, out: Floats) -> None:
         for i in range(bits.size):
             tie = (bits[i] >> np.int32(16)) & np.int32(1)
             rounded[i] = (bits[i] + np.int32(0x7FFF) + tie) & np.int32(-0x10000)
+    elif rounding.kind >= SCALED:
+        span = rounding.span if rounding.span > 0 else x.shape[1]
+        round_spans(x.reshape(-1), out.reshape(-1), x.shape[1], span, rounding.kind - SCALED + FP8_SCALE)
     else:
         sharing = x.shape[1] if rounding.kind == NVFP4_PER_ROW else x.size
         quantize_bits(bits, rounded, sharing, 0, np.float32(0.0), np.float32(0.0), rounding.block)

@@ -20,7 +20,10 @@ from triage_monitor.testbed import engine
 from triage_monitor.testbed.model import Shape, Weights
 from triage_monitor.testbed.precision import Precision
 from triage_monitor.trainer.nvfp4 import QuantOptions
+from triage_monitor.trainer.scaled import ScaledOptions
+from triage_monitor.trainer.scaled_cpu import FP8_SCALE, MXFP4_SCALE, MXFP8_SCALE
 
+_SCALES = {("e4m3", "float32"): FP8_SCALE, ("e4m3", "e8m0"): MXFP8_SCALE, ("e2m1", "e8m0"): MXFP4_SCALE}
 _CACHES = {"exact": engine.EXACT, "fp8": engine.FP8, "nvfp4": engine.NVFP4_PER_ROW}
 
 
@@ -114,11 +117,13 @@ def _allocate(shape: Shape, rows: int) -> engine.EngineCache:
 def _rounding(precision: Precision) -> engine.Rounding:
     options = precision.activation
     cache = _CACHES[precision.cache]
-    if precision.bfloat16:
-        return engine.Rounding(engine.BFLOAT16, cache)
     if options is None:
-        return engine.Rounding(engine.EXACT, cache)
-    if options != QuantOptions(row_scaled_activation=options.row_scaled_activation):
+        return engine.Rounding(engine.BFLOAT16 if precision.bfloat16 else engine.EXACT, cache)
+    if isinstance(options, ScaledOptions):
+        if precision.bfloat16 or options.block[0] != 1 or options.scale_rounding != "floor":
+            raise ConfigError(f"the decode loop rounds activations within rows only, not by {options}")
+        return engine.Rounding(engine.SCALED + _SCALES[options.element, options.scale], cache, span=options.block[1])
+    if precision.bfloat16 or options != QuantOptions(row_scaled_activation=options.row_scaled_activation):
         raise ConfigError(f"the decode loop rounds activations per tensor or per row only, not by {options}")
     kind = engine.NVFP4_PER_ROW if options.row_scaled_activation else engine.NVFP4_PER_TENSOR
     return engine.Rounding(kind, cache)

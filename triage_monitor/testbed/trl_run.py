@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from triage_monitor.errors import ConfigError
 from triage_monitor.trainer.client import Monitor
-from triage_monitor.trainer.linear import Nvfp4Linear
+from triage_monitor.trainer.linear import QuantizedLinear
 from triage_monitor.trainer.nvfp4 import QuantOptions, fake_quantize
 
 END, PROMPT_LETTERS, LONGEST = 0, 4, 24
@@ -176,7 +176,7 @@ def _quantised(policy: Any) -> Any:
         for parent in (layer.self_attn, layer.mlp):
             for name, linear in list(parent.named_children()):
                 if isinstance(linear, nn.Linear):
-                    low = Nvfp4Linear(
+                    low = QuantizedLinear(
                         linear.in_features, linear.out_features, bias=False, activation=rows, weight_options=None
                     )
                     low.weight = nn.Parameter(fake_quantize(linear.weight.detach(), QuantOptions()))

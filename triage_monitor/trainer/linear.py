@@ -1,4 +1,6 @@
-"""W4A4 linear layer: y = dequantised(x) @ dequantised(w).T + b, straight-through in the backward pass.
+"""Linear layer with rounded operands (W4A4, W8A8), straight-through in the backward pass:
+
+    y = dequantised(x) @ dequantised(w).T + b
 
     dx = dy @ w_q        dw = dy.T @ x_q        (w_q, x_q the dequantised operands; dy not quantised)
 
@@ -14,21 +16,32 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from triage_monitor.trainer import scaled
 from triage_monitor.trainer.nvfp4 import QuantOptions, fake_quantize
+from triage_monitor.trainer.scaled import ScaledOptions
+
+Options = QuantOptions | ScaledOptions  # NVFP4, or one of FP8, MXFP8 and MXFP4
 
 
-def nvfp4_linear(
+def round_operand(x: Tensor, options: Options, generator: torch.Generator | None = None) -> Tensor:
+    """x through any of the formats, straight-through; `generator` serves NVFP4's stochastic rounding."""
+    if isinstance(options, ScaledOptions):
+        return scaled.fake_quantize(x, options)
+    return fake_quantize(x, options, generator)
+
+
+def quantized_linear(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
     *,
-    activation: QuantOptions | None,
-    weight_options: QuantOptions | None,
+    activation: Options | None,
+    weight_options: Options | None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """x [..., in], weight [out, in], bias [out] -> [..., out]. None leaves that operand unquantised.
 
-    `generator` serves stochastic rounding. InputError if a blocked dimension is no multiple of 16.
+    `generator` serves stochastic rounding. InputError if a blocked dimension does not fit the format.
     """
     device = x.device.type
     out_dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
@@ -36,14 +49,14 @@ def nvfp4_linear(
     with torch.autocast(device, enabled=False):
         x, weight = x.to(dtype), weight.to(dtype)
         if activation is not None:
-            x = fake_quantize(x, activation, generator)
+            x = round_operand(x, activation, generator)
         if weight_options is not None:
-            weight = fake_quantize(weight, weight_options, generator)
+            weight = round_operand(weight, weight_options, generator)
         return functional.linear(x, weight, None if bias is None else bias.to(dtype)).to(out_dtype)
 
 
-class Nvfp4Linear(nn.Linear):
-    """`nn.Linear` with both operands quantised in the forward pass; master weights stay as they are."""
+class QuantizedLinear(nn.Linear):
+    """`nn.Linear` with both operands rounded in the forward pass; master weights stay as they are. By default NVFP4."""
 
     def __init__(
         self,
@@ -51,8 +64,8 @@ class Nvfp4Linear(nn.Linear):
         out_features: int,
         bias: bool = True,
         *,
-        activation: QuantOptions | None = QuantOptions(),  # noqa: B008  # frozen
-        weight_options: QuantOptions | None = QuantOptions(tile_2d=True),  # noqa: B008  # frozen
+        activation: Options | None = QuantOptions(),  # noqa: B008  # frozen
+        weight_options: Options | None = QuantOptions(tile_2d=True),  # noqa: B008  # frozen
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -61,7 +74,7 @@ class Nvfp4Linear(nn.Linear):
         self.weight_options = weight_options
 
     def forward(self, input: Tensor) -> Tensor:
-        return nvfp4_linear(
+        return quantized_linear(
             input, self.weight, self.bias, activation=self.activation, weight_options=self.weight_options
         )
 
