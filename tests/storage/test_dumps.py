@@ -307,3 +307,43 @@ def test_what_is_still_being_written_is_left_out_of_a_directory(
         assert by_step(iter_updates(path.parent)).keys() == {1}
         assert error_of(path).reason == "unfinished_file"
     assert "train_data_step2.jsonl" in caplog.text and "2.pt" in caplog.text
+
+
+NONSENSE = [None, True, -1, 10**400, "x", [], {}, torch.zeros(2, 2), torch.tensor(3), np.array(3)]
+
+
+def understood_or_refused(path: Path) -> None:
+    try:
+        list(iter_updates(path))
+    except InputError as error:
+        assert error.path == str(path)
+
+
+@pytest.mark.parametrize("form", ["slime", "miles"])
+def test_nonsense_in_any_field_ends_in_a_sentence_that_names_the_file(tmp_path: Path, form: str) -> None:
+    answers = synthetic(seed=17, steps=(1,), answers=2, longest=5)[1]
+
+    def made() -> tuple[dict[str, Any], dict[str, Any]]:
+        if form == "slime":
+            payload = slime_payload(1, answers)
+            return payload, payload["samples"][0]
+        payload = miles_payloads(1, answers, dp=1, cp=1, tp=1)[0]
+        return payload, payload["rollout_data"]
+
+    for part in (0, 1):
+        for name in made()[part]:
+            for value in NONSENSE:
+                payload = made()
+                payload[part][name] = value
+                torch.save(payload[0], tmp_path / "1.pt")
+                understood_or_refused(tmp_path / "1.pt")
+
+
+def test_nonsense_in_any_field_of_a_line_ends_in_a_sentence_that_names_the_file(tmp_path: Path) -> None:
+    answers = synthetic(seed=17, steps=(1,), answers=2, longest=5)[1]
+    path = tmp_path / "train_data_step1.jsonl"
+    plain = [value for value in NONSENSE if not hasattr(value, "shape")]
+    for name in json.loads(nemo_lines(answers)[0]):
+        for value in (*plain, *([value] for value in plain), *([[value] * 3] for value in plain), "\ud800"):
+            path.write_text(json.dumps(json.loads(nemo_lines(answers)[0]) | {name: value}) + "\n")
+            understood_or_refused(path)

@@ -26,17 +26,17 @@ from typing import Any
 import numpy as np
 
 from triage_monitor.errors import InputError
-from triage_monitor.storage.dumps_rows import DumpRow
+from triage_monitor.storage.dumps_rows import DumpRow, finite_or_none
 from triage_monitor.storage.dumps_slime import (
     UNOBSERVED,
     check_length,
     mask_of,
-    reward_of,
     rollout_id,
     vector,
     version_of,
 )
 from triage_monitor.storage.torch_file import TorchFile
+from triage_monitor.storage.torch_pickle import StoredArray, TensorView
 from triage_monitor.summary.rows_values import Array
 
 Key = tuple[int, int]  # sample index, and which of the samples with this index in its file
@@ -56,11 +56,19 @@ class _Rank:
         column = self.columns.get(name)
         if column is None:
             return None
-        if hasattr(column, "shape"):
-            return self.file.array(column)[row].item()
+        if isinstance(column, TensorView | StoredArray):
+            column = self.file.array(column).tolist()
         if not isinstance(column, list | tuple) or row >= len(column):
-            raise InputError("wrong_type", "is no list with an entry for every sample", column=name)
+            detail = "is no list with an entry for every sample"
+            raise InputError("wrong_type", detail, column=name, path=str(self.file.path))
         return column[row]
+
+    @property
+    def samples(self) -> int:
+        lengths = self.columns.get("response_lengths")
+        if not isinstance(lengths, list | tuple | TensorView | StoredArray):
+            raise InputError("missing_column", "is no list", column="response_lengths", path=str(self.file.path))
+        return int(self.file.array(lengths).size) if isinstance(lengths, StoredArray) else len(lengths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +95,7 @@ def miles_rows(paths: Sequence[Path]) -> Iterator[DumpRow]:
         for number, (key, places) in enumerate(sorted(samples.items())):
             try:
                 reward = _own_reward(places[0]) if rewards is None else rewards[number]
-                yield _row(step or 0, key, places, reward_of(reward))
+                yield _row(step or 0, key, places, finite_or_none(reward))
             except InputError as error:
                 raise error if error.path else error.at(path=str(places[0].rank.file.path), row=places[0].row) from None
 
@@ -106,11 +114,8 @@ def _rank(file: TorchFile, path: Path) -> _Rank:
 def _samples(ranks: Sequence[_Rank]) -> dict[Key, list[_Place]]:
     samples: dict[Key, list[_Place]] = {}
     for rank in ranks:
-        lengths = rank.columns.get("response_lengths")
-        if lengths is None:
-            raise InputError("missing_column", "is not there", column="response_lengths", path=str(rank.file.path))
         seen: Counter[int] = Counter()
-        for row in range(len(lengths)):
+        for row in range(rank.samples):
             index = rank.entry("sample_indices", row)
             if not isinstance(index, int):
                 if len(ranks) > 1:
@@ -136,8 +141,7 @@ def _own_reward(place: _Place) -> Any:
     raw = place.rank.columns.get("raw_reward")
     if raw is None:
         return place.rank.entry("rewards", place.row)
-    lengths = place.rank.columns["response_lengths"]
-    return raw[place.row] if isinstance(raw, list | tuple) and len(raw) == len(lengths) else None
+    return raw[place.row] if isinstance(raw, list | tuple) and len(raw) == place.rank.samples else None
 
 
 def _row(step: int, key: Key, places: list[_Place], reward: float | None) -> DumpRow:

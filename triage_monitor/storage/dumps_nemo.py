@@ -22,7 +22,15 @@ from typing import Any
 import numpy as np
 
 from triage_monitor.errors import InputError
-from triage_monitor.storage.dumps_rows import DumpRow, flags, numbers, response_span, same_length
+from triage_monitor.storage.dumps_rows import (
+    DumpRow,
+    finite_or_none,
+    flags,
+    numbers,
+    response_span,
+    same_length,
+    step_of,
+)
 from triage_monitor.storage.json_lines import JsonLine, json_lines
 from triage_monitor.summary.rows_values import Array
 
@@ -37,7 +45,7 @@ def nemo_step(path: Path) -> int:
     if match is None:
         detail = "is a NeMo RL dump under another name; its step is known only from 'train_data_step{N}.jsonl'"
         raise InputError("step", detail, path=str(path))
-    return int(match[1])
+    return step_of(int(match[1]), "step")
 
 
 def nemo_rows(path: Path) -> Iterator[DumpRow]:
@@ -117,7 +125,7 @@ def _reward(record: dict[str, Any]) -> float | None:
         return None
     if not isinstance(value, int | float):
         raise InputError("wrong_type", f"is {value!r:.40}, not a number", column=name)
-    return float(value) if np.isfinite(value) else None
+    return finite_or_none(value)
 
 
 def _only(value: Any) -> Any:

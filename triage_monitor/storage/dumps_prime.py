@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from triage_monitor.errors import InputError
-from triage_monitor.storage.dumps_rows import DumpRow, flags, numbers, response_span, same_length
+from triage_monitor.storage.dumps_rows import DumpRow, flags, numbers, response_span, same_length, step_of
 from triage_monitor.storage.json_lines import JsonLine, json_lines
 from triage_monitor.summary.rows_values import Array
 
@@ -81,7 +81,13 @@ def _row(line: JsonLine) -> DumpRow:
     if span.start == 0 and len(missing):
         missing[0] = mask[0]
     return DumpRow(
-        _whole(record, "step"), _name(record, line), learner, sampler, columns["advantages"][span], mask, missing
+        step_of(record.get("step"), "step"),
+        _name(record, line),
+        learner,
+        sampler,
+        columns["advantages"][span],
+        mask,
+        missing,
     )
 
 
@@ -99,13 +105,6 @@ def _weights(record: dict[str, Any], name: str, length: int) -> Array | None:
     weights = numbers(value, name, nulls=True)
     same_length(name, weights, "loss_mask", length)
     return None if np.isnan(weights).all() else np.nan_to_num(weights, nan=0.0)
-
-
-def _whole(record: dict[str, Any], name: str) -> int:
-    value = record.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InputError("not_whole", f"is {value!r:.40}, not a whole number of at least 0", column=name)
-    return value
 
 
 def _name(record: dict[str, Any], line: JsonLine) -> str:

@@ -20,6 +20,7 @@ from triage_monitor.summary.rows_values import Array
 
 TABLE_BYTES = 32 << 20
 BYTES_A_TOKEN = 25
+MAX_STEP = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def _table(rows: list[DumpRow], settings: Mapping[str, str]) -> pa.Table:
     missing = [row.missing if row.missing is not None else np.zeros(len(row.mask), np.bool_) for row in rows]
     columns: dict[str, Any] = {
         "step": pa.array([row.step for row in rows], pa.int64()),
-        "response_id": pa.array([row.response_id for row in rows], pa.string()),
+        "response_id": pa.array([row.response_id.encode("utf-8", "replace") for row in rows]).cast(pa.string()),
         "learner_logprobs": _lists([row.learner for row in rows]),
         "sampler_logprobs": _lists([row.sampler for row in rows], np.concatenate(missing)),
         "advantage": _lists([row.advantage for row in rows]),
@@ -77,6 +78,21 @@ def _lists(parts: list[Array], nulls: Array | None = None) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), values)
 
 
+def step_of(value: Any, field: str) -> int:
+    if type(value) is not int or not 0 <= value < MAX_STEP:
+        raise InputError("step", f"is {value!r:.40}, not a whole number from 0 on", column=field)
+    return value
+
+
+def finite_or_none(value: Any) -> float | None:
+    """A reward: a finite number, or nothing."""
+    try:
+        number = float(value) if isinstance(value, int | float) else float("nan")
+    except OverflowError:
+        return None
+    return number if np.isfinite(number) else None
+
+
 def response_span(mask: Array) -> slice:
     """From the first position with mask 1 to the last; empty when there is none."""
     inside = np.flatnonzero(mask)
@@ -89,7 +105,7 @@ def numbers(value: Any, field: str, *, nulls: bool = False) -> Array:
         raise InputError("wrong_type", f"is {_shown(value)}, not a list of numbers", column=field)
     try:
         array = np.array(value, dtype=np.float64)  # null becomes NaN
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         wrong = next((item for item in value if not isinstance(item, int | float | None)), value)
         raise InputError("wrong_type", f"holds {_shown(wrong)}, which is no number", column=field) from None
     if array.ndim != 1:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from triage_monitor.errors import InputError
-from triage_monitor.storage.dumps_rows import DumpRow
+from triage_monitor.storage.dumps_rows import DumpRow, finite_or_none, step_of
 from triage_monitor.storage.torch_file import TorchFile
 from triage_monitor.storage.torch_pickle import StoredArray, TensorView
 from triage_monitor.summary.rows_values import Array
@@ -59,10 +59,10 @@ def slime_rows(path: Path) -> Iterator[DumpRow]:
 
 
 def rollout_id(value: Any, path: Path) -> int:
-    step = value.get("rollout_id") if isinstance(value, dict) else None
-    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
-        raise InputError("rollout_id", "is no whole number of at least 0", column="rollout_id", path=str(path))
-    return step
+    try:
+        return step_of(value.get("rollout_id") if isinstance(value, dict) else None, "rollout_id")
+    except InputError as error:
+        raise error.at(path=str(path)) from None
 
 
 def _row(file: TorchFile, step: int, number: int, sample: Any) -> DumpRow:
@@ -83,7 +83,7 @@ def _row(file: TorchFile, step: int, number: int, sample: Any) -> DumpRow:
         sampler=values["rollout_log_probs"],
         advantage=values["advantages"],
         mask=mask,
-        reward=reward_of(_first(sample.get("local_raw_reward"), raw, sample.get("rewards"))),
+        reward=finite_or_none(_first(sample.get("local_raw_reward"), raw, sample.get("rewards"))),
         policy_version=version_of(sample.get("weight_versions")),
     )
 
@@ -121,12 +121,6 @@ def mask_of(values: Array) -> Array:
     if len(wrong):
         raise InputError("mask_value", f"holds {values[wrong[0]]:g}; only 0 and 1 are a mask", column="loss_masks")
     return values.astype(np.bool_)
-
-
-def reward_of(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
-        return None
-    return float(value)
 
 
 def version_of(versions: Any) -> int | None:

@@ -16,7 +16,10 @@ SUFFIXES = (".parquet", ".pq", ".arrow", ".arrows", ".ipc", ".feather", ".jsonl"
 _OTHERS = (
     (b"\x1f\x8b", "is gzip-compressed; unpack it first"),
     (b"\x28\xb5\x2f\xfd", "is zstd-compressed; unpack it first"),
-    (b"PK\x03\x04", "is a zip archive or a torch file that is no training dump of slime or miles"),
+    (
+        b"PK\x03\x04",
+        "is a zip archive, or a torch file but no training dump of slime or miles (--save-debug-train-data)",
+    ),
     (b"\x80\x02", "is a pickle, or a torch file of the form before torch 1.6; neither is read"),
     (b"FEA1", "is a Feather file of version 1; write it as version 2"),
     (b"[", "is a JSON array; JSONL has one object per line"),
