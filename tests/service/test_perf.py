@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +10,7 @@ from statistics import median
 import httpx
 import numpy as np
 import pytest
+from service.bare_sink import bare_sink
 from service.live_server import arrow, serving
 from service.served_process import served
 
@@ -19,29 +18,11 @@ from triage_monitor.service.exposition import SidecarCollector
 from triage_monitor.service.exposition_text import TextPage
 from triage_monitor.summary.rows import encode_arrays
 
-SINK = """
-import uvicorn
-async def app(scope, receive, send):
-    while (await receive()).get("more_body"):
-        pass
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
-    await send({"type": "http.response.body"})
-class Server(uvicorn.Server):
-    async def startup(self, sockets=None):
-        await super().startup(sockets)
-        print(self.servers[0].sockets[0].getsockname()[1], flush=True)
-Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off", access_log=False)).run()
-"""
-
 
 @pytest.fixture
 def sink() -> Iterator[httpx.Client]:
-    process = subprocess.Popen([sys.executable, "-c", SINK], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    with httpx.Client(base_url=f"http://127.0.0.1:{process.stdout.readline().strip()}", trust_env=False) as http:
+    with bare_sink() as address, httpx.Client(base_url=address, trust_env=False) as http:
         yield http
-    process.kill()
-    process.communicate()
 
 
 def seconds(work: Callable[[], httpx.Response]) -> float:

@@ -27,6 +27,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from triage_monitor.config_access import Secret
+from triage_monitor.service.body import read_small, small_bodies
 from triage_monitor.service.problems import Problem
 from triage_monitor.service.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, is_signed
 from triage_monitor.service.tokens import TOKEN, TokenEntry, TokenSet
@@ -36,7 +37,6 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 PUBLIC = frozenset({"/", "/healthz", "/readyz"})
 PUBLIC_FILES = re.compile(r"/static(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+")
 HOOKS = "/v1/hooks/"
-MAX_SIGNED_BYTES = 1 << 18
 ANONYMOUS = "anonymous"
 _RUN = r"/v1/runs/[^/]+"
 _INGEST = {
@@ -105,6 +105,7 @@ class Access:
         self.rules = rules
         self.refused: Counter[str] = Counter()
         self._wall = wall
+        self._hook_bodies = small_bodies()
         self._hosts = (*(host.lower().rstrip(".") for host in rules.hosts), "localhost", gethostname().lower())
 
     def check_place(self, scope: Scope, headers: Headers) -> None:
@@ -141,7 +142,7 @@ class Access:
         path, tokens, secret = scope["path"], self.rules.tokens, self.rules.hook_secret
         wanted = needed(scope["method"], path, open_metrics=self.rules.open_metrics)
         if secret is not None and path.startswith(HOOKS) and (tokens is None or SIGNATURE_HEADER in headers):
-            receive = await self._signed_body(secret, headers, receive)
+            receive = await self._signed_body(secret, headers, scope, receive)
             return Caller("signed hook", frozenset({May.CONTROL})), None, receive
         if tokens is None:
             return EVERYBODY, None, receive
@@ -174,25 +175,16 @@ class Access:
             raise Problem(403, "scope", detail, headers={"WWW-Authenticate": challenge})
         return entry
 
-    async def _signed_body(self, secret: Secret, headers: Headers, receive: Receive) -> Receive:
+    async def _signed_body(self, secret: Secret, headers: Headers, scope: Scope, receive: Receive) -> Receive:
         """Reads the body, checks its signature, and hands it on to be read again."""
         times, signatures = headers.getlist(TIMESTAMP_HEADER), headers.getlist(SIGNATURE_HEADER)
         if len(times) != 1 or len(signatures) != 1:
             detail = f"a hook must be signed: {TIMESTAMP_HEADER} and {SIGNATURE_HEADER}, once each"
             raise _unauthorized("no_signature", detail)
-        body = bytearray()
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise Problem(400, "disconnected", f"the sender left at byte {len(body)}")
-            body += message.get("body", b"")
-            if len(body) > MAX_SIGNED_BYTES:
-                raise Problem(413, "too_large", f"a signed hook has at most {MAX_SIGNED_BYTES} bytes")
-            if not message.get("more_body", False):
-                break
-        if not is_signed(secret, times[0], signatures[0], bytes(body), self._wall()):
+        body = await read_small(Request(scope, receive), self._hook_bodies)
+        if not is_signed(secret, times[0], signatures[0], body, self._wall()):
             raise _unauthorized("bad_signature", "the signature is not of this body and time under the hooks' secret")
-        return _replayed(bytes(body), receive)
+        return _replayed(body, receive)
 
     def tokens_file(self) -> str:
         """For readiness: `none`, `ok`, or why the last good set is still in force."""

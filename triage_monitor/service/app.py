@@ -27,6 +27,7 @@ from triage_monitor.service import control_routes, hooks, ingest, page, problems
 from triage_monitor.service.access import Access, AccessMiddleware, Rules, caller_of
 from triage_monitor.service.access_metrics import access_families, witness_families
 from triage_monitor.service.alertmanager import AlertmanagerPush
+from triage_monitor.service.body import small_bodies
 from triage_monitor.service.clock import Clock
 from triage_monitor.service.control import Desk
 from triage_monitor.service.exposition import SidecarCollector
@@ -97,6 +98,7 @@ def build(
 
     app = FastAPI(title="triage-monitor", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
     problems.install(app)
+    app.state.small_bodies = small_bodies()
     app.add_middleware(AccessMiddleware, access=access)
     desk = Desk(sidecar)
     app.include_router(ingest.routes(intake, sidecar))

@@ -21,6 +21,7 @@ from triage_monitor.service.problems import Problem, busy
 
 STEP_BYTES = 1 << 20
 MAX_JSON_BYTES = 1 << 18
+MAX_JSON_BODIES = 128
 JSON_SECONDS = 10.0
 M = TypeVar("M", bound=BaseModel)
 _CLOSE = {"Connection": "close"}
@@ -102,22 +103,33 @@ async def read_body(
     return memoryview(buffer)[:size]
 
 
-async def read_model(request: Request, kind: type[M]) -> M:
-    """A small JSON object as a `kind`; Problem 400, 413 or 422 naming the field."""
-    text = bytes(
-        await read_body(
-            request,
-            ByteBudget(MAX_JSON_BYTES, 1).share(),
-            max_bytes=MAX_JSON_BYTES,
-            stall_seconds=JSON_SECONDS,
-            total_seconds=JSON_SECONDS,
+def small_bodies() -> ByteBudget:
+    """For all JSON requests of one application together."""
+    return ByteBudget(MAX_JSON_BODIES * MAX_JSON_BYTES, MAX_JSON_BODIES)
+
+
+async def read_small(request: Request, budget: ByteBudget) -> bytes:
+    """The body of a JSON request. Raises Problem 413, 408, 400 or 503."""
+    with budget.request() as share:
+        return bytes(
+            await read_body(
+                request,
+                share,
+                max_bytes=MAX_JSON_BYTES,
+                stall_seconds=JSON_SECONDS,
+                total_seconds=JSON_SECONDS,
+            )
         )
-    )
+
+
+async def read_model(request: Request, kind: type[M]) -> M:
+    """A small JSON object as a `kind`; Problem 400, 413, 422 naming the field, or 503. The application's state holds
+    the budget."""
+    text = await read_small(request, request.app.state.small_bodies)
     try:
-        data = json.loads(text, parse_constant=_no_constant)
-        json.dumps(
-            data, ensure_ascii=False, allow_nan=False
-        ).encode()  # half a surrogate pair, 1e999: no store takes them
+        data = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_once)
+        # Half a surrogate pair and 1e999 are refused here: no store takes them.
+        json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError) as error:
         raise Problem(400, "json", f"the body is no JSON: {str(error)[:200]}") from None
     try:
@@ -131,6 +143,16 @@ async def read_model(request: Request, kind: type[M]) -> M:
 def json_body(kind: type[BaseModel]) -> dict[str, Any]:
     """The request body for the OpenAPI document: bodies are read by hand, under a limit."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": kind.model_json_schema()}}}}
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A name that is there twice could be read in two ways."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"'{twice[:100]}' is there more than once")
+    return found
 
 
 def _no_constant(name: str) -> float:

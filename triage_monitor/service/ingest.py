@@ -13,6 +13,7 @@ import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from triage_monitor.errors import ConflictError, TriageError
 from triage_monitor.service import attempts
 from triage_monitor.service.access import caller_of
 from triage_monitor.service.arrivals import Admission
-from triage_monitor.service.body import ByteBudget, json_body, read_body, read_model
+from triage_monitor.service.body import ByteBudget, Share, json_body, read_body, read_model
 from triage_monitor.service.halves import admit as admit_half
 from triage_monitor.service.halves import read_half
 from triage_monitor.service.intake import MEDIA_TYPES, Address, Reading, body_digest, read_shard
@@ -35,7 +36,7 @@ from triage_monitor.service.sidecar import Sidecar
 from triage_monitor.storage.fence import origin_json
 from triage_monitor.storage.records import HalfRow, ShardRow
 from triage_monitor.summary.build import summarize
-from triage_monitor.summary.rows import rows_from_arrays
+from triage_monitor.summary.rows import STREAM_MIME, inflated_bytes, rows_from_arrays
 from triage_monitor.summary.rows_halves import SIDES
 from triage_monitor.summary.worst_rows import worst_of
 
@@ -91,7 +92,7 @@ class Ingest:
                     stall_seconds=self._settings.stall_seconds,
                     total_seconds=self._settings.body_seconds,
                 )
-                admission = await self._admitted(address, side, media, body)
+                admission = await self._admitted(address, side, media, body, share)
         except TriageError as error:
             problem = problem_of(error)
             self._sidecar.tally.reject(problem.reason, self._sidecar.now())
@@ -102,7 +103,9 @@ class Ingest:
         self._sidecar.tally.accept(len(body), loop.time() - started, self._sidecar.now())
         return admission, len(body)
 
-    async def _admitted(self, address: Address, side: str | None, media: str, body: memoryview) -> Admission:
+    async def _admitted(
+        self, address: Address, side: str | None, media: str, body: memoryview, share: Share
+    ) -> Admission:
         loop = asyncio.get_running_loop()
         live = await self._sidecar.peek(address.run)
         if address.attempt is None:
@@ -119,6 +122,9 @@ class Ingest:
                 refusal = f"shard {shard} was sent before as one of {known.shards} shards, not {address.shards}"
             live.counters["conflicting_shards"] += 1
             raise ConflictError(refusal)
+        if media == STREAM_MIME:
+            more = partial(inflated_bytes, body, max_tokens=self._settings.max_tokens)
+            self._make_room(share, await loop.run_in_executor(self._workers, more))
         if side is not None:
             limit = self._settings.max_tokens
             half = await loop.run_in_executor(
@@ -133,6 +139,13 @@ class Ingest:
         if side is None:
             return self._sidecar.store.get(ShardRow, *address.key)
         return self._sidecar.store.get(HalfRow, *address.key[:-1], side, address.shard)
+
+    def _make_room(self, share: Share, more: int) -> None:
+        """What a compressed body expands to is held like the body itself."""
+        size, most = share.held_bytes + more, self.budget.max_bytes
+        if size > most:
+            raise Problem(413, "too_large", f"the stream expands to {more} bytes; with its body {most} are taken")
+        share.grow(size)
 
     def _read(self, address: Address, media: str, body: memoryview) -> Reading:
         reading = read_shard(

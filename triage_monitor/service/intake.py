@@ -76,8 +76,9 @@ def read_shard(address: Address, media: str, body: memoryview, *, spec: SummaryS
             raise InputError("spec_mismatch", detail)
     else:
         rows = _decoded(address, body, max_tokens)
-        summary, symptoms = rows.summarize(spec), symptoms_of(rows)
-        worst = encode_worst(worst_of(rows, spec, shard=address.shard))
+        with np.errstate(over="ignore", invalid="ignore"):  # absurd inputs end as absent indicators
+            summary, symptoms = rows.summarize(spec), symptoms_of(rows)
+            worst = encode_worst(worst_of(rows, spec, shard=address.shard))
         settings = dict(rows.settings)
         groups = b"" if rows.groups is None else np.unique(rows.groups).astype("<i8").tobytes()
     row = ShardRow(

@@ -69,11 +69,10 @@ def summarize(
         rows = _reduce(tokens, spec, draft)
         add_responses(rows, draft)
         add_groups(rows, group_R, draft)
-    add_told(reward_R, norm_R, draft)
-    if version_T is not None:
-        add_staleness(tokens, version_T, current_version, draft)
-    if tokens.learner_T is not None and tokens.sampler_T is not None:
-        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        add_told(reward_R, norm_R, draft)
+        if version_T is not None:
+            add_staleness(tokens, version_T, current_version, draft)
+        if tokens.learner_T is not None and tokens.sampler_T is not None:
             add_probabilities(tokens, draft)
     draft.count("padding_rows", padding_rows)
     return draft.summary()

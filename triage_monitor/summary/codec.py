@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from triage_monitor.errors import ConfigError, InputError
+from triage_monitor.summary.rows_check import MAX_SCHEMA_BYTES, check_frame
 from triage_monitor.summary.spec import SummarySpec
 from triage_monitor.summary.step import COUNT_NAMES, MAX_NAMES, MIN_NAMES, SUM_NAMES, StepSummary, histogram_shapes
 
@@ -25,6 +26,7 @@ VERSION = 2
 _GROWN = {"1": ("counters", "totals")}
 MIME = "application/vnd.triage.summary"
 MAX_ENCODED_BYTES = 4 << 20
+MAX_DECODED_BYTES = 64 << 20  # all cells of the longest segments, each with its own distance, are 50
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"  # Arrow takes the end of the bytes for the end of the stream as well
 
 _SMALL = (
@@ -66,6 +68,7 @@ def decode(body: bytes | memoryview) -> StepSummary:
     """Raises InputError when anything about the bytes is not as `encode` left it."""
     if len(body) > MAX_ENCODED_BYTES:
         raise InputError("summary_too_large", f"{len(body)} bytes; a summary has at most {MAX_ENCODED_BYTES}")
+    _check_size(body)
     try:
         columns, metadata = _read(body)
     except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, MemoryError, OverflowError) as error:
@@ -78,11 +81,22 @@ def decode(body: bytes | memoryview) -> StepSummary:
         raise InputError("summary_damaged", "the checksum does not match the content")
     try:
         spec = SummarySpec.from_mapping(json.loads(spec_json))
-    except (ConfigError, TypeError, ValueError) as error:
+    except (ConfigError, TypeError, ValueError, RecursionError) as error:
         raise InputError("summary_spec", f"its spec is not valid ({error})") from None
     for name in _GROWN.get(version, ()):
         columns[name] = np.append(columns[name], columns[name].dtype.type(0))
     return _assemble(spec, columns)
+
+
+def _check_size(body: bytes | memoryview) -> None:
+    """Refuses what would expand to more than any summary has, before anything is decompressed."""
+    try:
+        frame = check_frame(memoryview(body).cast("B"), max_tokens=None)
+    except InputError as error:
+        raise InputError("summary_damaged", f"not a readable summary ({error.detail})") from None
+    if frame.inflated > MAX_DECODED_BYTES or frame.schema_end > MAX_SCHEMA_BYTES:
+        size = max(frame.inflated, frame.schema_end)
+        raise InputError("summary_too_large", f"expands to {size} bytes; no summary has so many")
 
 
 def _read(body: bytes | memoryview) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
@@ -98,9 +112,11 @@ def _read(body: bytes | memoryview) -> tuple[dict[str, NDArray[Any]], dict[str, 
         raise ValueError(f"{batch.num_rows} rows instead of one")
     columns = {}
     for name in (*(name for name, _, _ in _SMALL), "steps", "cells"):
-        values = batch.column(name).values
-        if values.null_count:
-            raise ValueError(f"{name} holds nulls")
+        if not pa.types.is_list(batch.schema.field(name).type):
+            raise ValueError(f"{name} is no list")
+        values = batch.column(name).flatten()
+        if values.null_count or not pa.types.is_primitive(values.type):
+            raise ValueError(f"{name} holds other values than numbers")
         columns[name] = values.to_numpy(zero_copy_only=True)
     metadata = {key.decode(): value.decode() for key, value in (batch.schema.metadata or {}).items()}
     return columns, metadata
@@ -110,17 +126,25 @@ def _assemble(spec: SummarySpec, columns: dict[str, NDArray[Any]]) -> StepSummar
     for name, size, kind in _SMALL:
         if columns[name].dtype != kind or columns[name].size != size:
             raise InputError("summary_shape", f"{name} should be {size} values of {np.dtype(kind)}", column=name)
+    for name in ("steps", "cells"):
+        if columns[name].dtype.kind not in "iu":
+            raise InputError("summary_shape", f"{name} should be whole numbers", column=name)
     shapes = histogram_shapes(spec)
     sizes = [int(np.prod(shape)) for shape in shapes.values()]
-    used = np.cumsum(columns["steps"].astype(np.int64))
-    if columns["cells"].size != used.size or (used.size and used[-1] >= sum(sizes)):
+    if columns["cells"].size != columns["steps"].size or _is_outside(columns["steps"], sum(sizes)):
         raise InputError("summary_shape", "histogram cells lie outside the spec's histograms", column="steps")
+    used = np.cumsum(columns["steps"].astype(np.int64))
     flat = np.zeros(sum(sizes), dtype=np.int64)
     flat[used] = columns["cells"].astype(np.int64)
     parts = np.split(flat, np.cumsum(sizes)[:-1])
     histograms = {name: part.reshape(shape).copy() for (name, shape), part in zip(shapes.items(), parts, strict=True)}
     small = [columns[name].copy() for name, _, _ in _SMALL]
     return StepSummary(spec, small[0], small[1], small[2], small[3], histograms)
+
+
+def _is_outside(steps: NDArray[Any], size: int) -> bool:
+    """Whether the places leave the histograms or do not rise."""
+    return bool(steps.size and (steps[0] < 0 or steps[1:].min(initial=1) < 1 or steps.sum(dtype=float) >= size))
 
 
 def _narrow(values: NDArray[np.int64]) -> NDArray[Any]:

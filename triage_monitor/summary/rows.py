@@ -3,12 +3,14 @@
 Our own streams carry `writer`, `rows` and `checksum` in the schema's metadata. The checksum is the CRC-32 of the whole
 stream as it was before the checksum's own eight digits were filled in, so damage that leaves a sound stream, a flipped
 bit in a gap, is refused too. Streams of other writers need none of the three; of them only the structure can be
-verified. Decoding is zero-copy for uncompressed float32 and float64: the arrays are views of the body.
+verified. Decoding is zero-copy for uncompressed float32 and float64: the arrays are views of the body. Columns that
+are not ours are neither decompressed nor looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
@@ -16,9 +18,16 @@ import pyarrow as pa
 
 from triage_monitor.errors import InputError
 from triage_monitor.summary.objective import to_text
-from triage_monitor.summary.rows_arrow import OBJECTIVE_KEY, rows_from_table, table_from_rows
+from triage_monitor.summary.rows_arrow import (
+    COLUMNS,
+    OBJECTIVE_KEY,
+    check_columns,
+    check_names,
+    rows_from_table,
+    table_from_rows,
+)
 from triage_monitor.summary.rows_check import Frame, check_frame
-from triage_monitor.summary.rows_columns import check_list_ends
+from triage_monitor.summary.rows_columns import check_list_ends, check_view_sizes
 from triage_monitor.summary.rows_halves import half_of_arrays
 from triage_monitor.summary.rows_values import UpdateRows, checked_settings, rows_from_arrays
 
@@ -31,6 +40,7 @@ __all__ = [
     "encode_arrays",
     "encode_half",
     "encode_stream",
+    "inflated_bytes",
     "rows_from_arrays",
     "rows_from_table",
     "table_from_rows",
@@ -83,24 +93,36 @@ def decode_stream(body: bytes | memoryview, *, max_tokens: int) -> UpdateRows:
     Raises InputError; no damage to the bytes ends in another error, a crash or an allocation the caller did not allow.
     """
     rows = rows_from_table(sound_table(body, max_tokens=max_tokens))
+    with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+        rows = replace(rows, ignored_columns=check_columns(reader.schema.names))
     if rows.tokens > max_tokens:
         raise InputError("too_large", f"holds {rows.tokens} positions; at most {max_tokens} are taken in one body")
     return rows
 
 
 def sound_table(body: bytes | memoryview, *, max_tokens: int) -> pa.Table:
-    """The table of a whole and undamaged stream; what its columns mean is not looked at."""
+    """Our columns of a whole and undamaged stream; what they mean is not looked at."""
     view = memoryview(body).cast("B")
     frame = check_frame(view, max_tokens=max_tokens)
     try:
         with pa.ipc.open_stream(pa.py_buffer(view)) as reader:
             _check_promises(reader.schema, view, frame)
+            names = reader.schema.names
+            check_names(names)
+            wanted = [place for place, name in enumerate(names) if name in COLUMNS]
+        with pa.ipc.open_stream(pa.py_buffer(view), options=pa.ipc.IpcReadOptions(included_fields=wanted)) as reader:
             table = reader.read_all()
         table.validate(full=True)
         check_list_ends(table)
+        check_view_sizes(table, max_tokens)
     except (pa.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
         raise InputError("damaged_stream", f"the Arrow stream is damaged: {_first_line(error)}") from error
     return table
+
+
+def inflated_bytes(body: memoryview, *, max_tokens: int) -> int:
+    """What reading a stream needs beside its body, in bytes; InputError when its frame is refused."""
+    return check_frame(body, max_tokens=max_tokens).inflated
 
 
 def _check_promises(schema: pa.Schema, view: memoryview, frame: Frame) -> None:

@@ -71,14 +71,19 @@ def rows_from_table(table: pa.Table | pa.RecordBatch) -> UpdateRows:
         raise InputError("unsupported", f"the table cannot be read: {str(error).splitlines()[0][:200]}") from error
 
 
-def check_columns(names: Sequence[str]) -> tuple[str, ...]:
-    """The columns that will be left alone; raises InputError when what is needed is not there, or there twice."""
+def check_names(names: Sequence[str]) -> None:
+    """Raises InputError for a column of ours that is there twice, and for what looks like a slip of one."""
     for name in names:
         if name in COLUMNS and names.count(name) > 1:
             raise InputError("duplicate_column", "appears more than once", column=name)
         twin = name[:-1] if name.endswith("s") else f"{name}s"
         if name not in COLUMNS and twin in COLUMNS and twin not in names:
             raise InputError("unknown_column", f"is no column of ours; '{twin}' is", column=name)
+
+
+def check_columns(names: Sequence[str]) -> tuple[str, ...]:
+    """The columns that will be left alone; raises InputError when what is needed is not there, or there twice."""
+    check_names(names)
     given = {name for name in VALUE_COLUMNS if name in names}
     if len(given) == 3:
         raise InputError("gap_or_logprobs", "stands beside both log-probs; keep one of the two forms", column="gap")

@@ -3,7 +3,8 @@
 A stream is a schema message, record batches and an end marker. Arrow's reader takes a stream that stops between two
 batches for a finished one, and allocates what a compressed buffer says it will expand to; here both are read from the
 message headers (the flatbuffers of Arrow's Message.fbs) without touching the data. Nothing in the bytes is trusted:
-every read is bounds-checked, and what does not parse is refused.
+every read is bounds-checked, and what does not parse is refused. What a sender can have many of at no cost to itself
+(batches, rows without tokens, columns) is bounded too.
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ END_MARKER = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3
 # Two float64 log-probs, a mask, a float64 advantage and an int64 version are 33 bytes a position.
 BYTES_PER_TOKEN, BYTES_PER_ROW, BYTES_FREE = 40, 1024, 1 << 20
+MAX_ROWS, MAX_BATCHES, MAX_SCHEMA_BYTES = 1 << 20, 1 << 14, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where the schema message ends and what the batches declare."""
+    """Where the schema message ends and what the batches declare; `inflated` is the size of what is compressed, once
+    it is not."""
 
     schema_end: int
     rows: int
     batches: int
+    inflated: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +45,37 @@ def check_frame(body: memoryview, *, max_tokens: int | None, plain: bool = True)
     """Raises InputError for a stream that is cut or declares too many positions; `plain` refuses dictionaries."""
     if len(body) == 0:
         raise InputError("empty_body", "the body is empty; an Arrow IPC stream was expected")
-    schema_end, rows, tokens, batches, expanded = 0, 0, 0, 0, 0
+    schema_end, rows, tokens, batches, expanded, inflated = 0, 0, 0, 0, 0, 0
     try:
         for end, message in _messages(body):
             if schema_end == 0:
                 if message.kind != SCHEMA:
                     raise InputError("damaged_stream", "the Arrow stream does not begin with a schema")
                 schema_end = end
+                if max_tokens is not None and end > MAX_SCHEMA_BYTES:
+                    raise InputError("too_large", f"has a schema of {end} bytes; at most {MAX_SCHEMA_BYTES} are taken")
                 continue
             if message.kind == DICTIONARY_BATCH and not plain:
                 continue
             if message.kind != RECORD_BATCH:
                 raise InputError("dictionary", "the Arrow stream holds dictionaries; send plain columns")
-            batch_rows, longest, size = _batch_sizes(body, message)
-            rows, tokens, batches, expanded = rows + batch_rows, tokens + longest, batches + 1, expanded + size
+            batch_rows, longest, size, more = _batch_sizes(body, message)
+            rows, tokens, batches = rows + batch_rows, tokens + longest, batches + 1
+            expanded, inflated = expanded + size, inflated + more
             if max_tokens is not None:
+                _check_counts(rows, batches)
                 _check_size(rows, tokens, expanded, max_tokens)
     except (struct.error, OverflowError) as error:
         raise InputError("damaged_stream", "the Arrow stream is damaged: a message header does not parse") from error
     if schema_end == 0:
         raise InputError("damaged_stream", "the Arrow stream holds no schema")
-    return Frame(schema_end, rows, batches)
+    return Frame(schema_end, rows, batches, inflated)
+
+
+def _check_counts(rows: int, batches: int) -> None:
+    for what, count, limit in (("rows", rows, MAX_ROWS), ("batches", batches, MAX_BATCHES)):
+        if count > limit:
+            raise InputError("too_large", f"holds {count} {what}; one body may hold {limit}")
 
 
 def _check_size(rows: int, tokens: int, expanded: int, max_tokens: int) -> None:
@@ -97,15 +111,16 @@ def _messages(body: memoryview) -> Iterator[tuple[int, _Message]]:
         yield position, _Message(root.scalar(1, "<B", 0), header, start, length)
 
 
-def _batch_sizes(body: memoryview, message: _Message) -> tuple[int, int, int]:
-    """Rows, entries of the longest field, and bytes once decompressed."""
+def _batch_sizes(body: memoryview, message: _Message) -> tuple[int, int, int, int]:
+    """Rows, entries of the longest field, bytes once decompressed, and how many of these are not in the body as they
+    are."""
     rows = message.header.scalar(0, "<q", 0)
     lengths = [length for length, _ in message.header.structs(1)]
     buffers = message.header.structs(2)
     if rows < 0 or any(length < 0 for length in lengths):
         raise InputError("damaged_stream", "a batch declares a negative length")
     compressed = message.header.table(3) is not None
-    size = 0
+    size, inflated = 0, 0
     for offset, length in buffers:
         if offset < 0 or length < 0 or offset + length > message.body_length:
             raise InputError("damaged_stream", "a buffer lies outside its batch")
@@ -115,7 +130,8 @@ def _batch_sizes(body: memoryview, message: _Message) -> tuple[int, int, int]:
         if declared < -1:
             raise InputError("damaged_stream", "a compressed buffer declares a negative size")
         size += length if declared == -1 else declared
-    return rows, max([rows, *lengths]), size
+        inflated += declared if compressed and declared != -1 else 0
+    return rows, max([rows, *lengths]), size, inflated
 
 
 class _Table:

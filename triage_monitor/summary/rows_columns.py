@@ -193,3 +193,13 @@ def check_list_ends(table: pa.Table) -> None:
                 if first != 0 or last != len(chunk.values):
                     detail = f"has offsets from {first} to {last} for {len(chunk.values)} values"
                     raise InputError("offsets", detail, column=name)
+
+
+def check_view_sizes(table: pa.Table, max_tokens: int) -> None:
+    """Views may lie over one another: what a list column holds once it is flattened is bounded before that."""
+    for name in table.column_names:
+        if pa.types.is_list_view(table[name].type) or pa.types.is_large_list_view(table[name].type):
+            tokens = pc.sum(pc.list_value_length(table[name]).cast(pa.int64())).as_py() or 0
+            if tokens > max_tokens:
+                detail = f"holds {tokens} positions; at most {max_tokens} are taken in one body"
+                raise InputError("too_large", detail, column=name)

@@ -232,7 +232,8 @@ def merge_all(summaries: Iterable[StepSummary], spec: SummarySpec = DEFAULT_SPEC
                 f"a summary made under {summary.spec.to_json()} cannot merge with one made under {spec.to_json()}",
             )
         counters += summary.counters
-        totals += summary.totals
+        with np.errstate(over="ignore", invalid="ignore"):  # sums beyond all numbers leave their indicators undefined
+            totals += summary.totals
         np.minimum(minima, summary.minima, out=minima)
         np.maximum(maxima, summary.maxima, out=maxima)
         for name, histogram in histograms.items():

@@ -9,18 +9,24 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from triage_monitor.errors import InputError
+from triage_monitor.summary.objective import SUMS
+from triage_monitor.summary.rows_values import SETTING_NAMES
 from triage_monitor.summary.symptoms import (
     BITMAPS,
+    CLASSES,
     COUNT_INDEX,
     COUNT_NAMES,
     ENGINE_BINS,
     GAP_BINS,
     GAP_ROWS,
+    MAX_EXAMPLES,
+    MAX_VALUES,
     WORDS,
     Counts,
     Symptoms,
@@ -29,6 +35,7 @@ from triage_monitor.summary.symptoms import (
 MAGIC, VERSION = b"TSYM", 1
 _HEAD = struct.Struct("<4sHI")
 MAX_DECODED_BYTES = 4 << 20
+_EXAMPLES = frozenset({*CLASSES, *(f"{name}@engine" for name in CLASSES)})
 
 
 def encode_symptoms(symptoms: Symptoms) -> bytes:
@@ -61,7 +68,7 @@ def decode_symptoms(encoded: bytes) -> Symptoms:
         if stream.unconsumed_tail or not stream.eof:
             raise ValueError("too long")
         return _assembled(json.loads(text))
-    except (zlib.error, ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError) as error:
+    except (zlib.error, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise InputError("symptoms_damaged", f"not readable symptoms ({error})") from None
 
 
@@ -76,11 +83,30 @@ def _assembled(document: dict[str, Any]) -> Symptoms:
         counts,
         _dense(document["gaps"], GAP_ROWS * GAP_BINS).reshape(GAP_ROWS, GAP_BINS),
         seen,
-        {name: _dense(bins, ENGINE_BINS) for name, bins in document["engines"].items()},
-        {name: tuple(values) for name, values in document["examples"].items()},
-        {name: tuple(values) for name, values in document["settings"].items()},
-        {name: int(units) for name, units in document.get("objective", {}).items()},
+        {_text(name): _dense(bins, ENGINE_BINS) for name, bins in document["engines"].items()},
+        _texts(document["examples"], _EXAMPLES, MAX_EXAMPLES),
+        _texts(document["settings"], SETTING_NAMES, MAX_VALUES),
+        {name: _units(name, units) for name, units in document.get("objective", {}).items()},
     )
+
+
+def _texts(told: dict[str, Any], names: Iterable[str], most: int) -> dict[str, tuple[str, ...]]:
+    if not told.keys() <= set(names) or any(len(values) > most for values in told.values()):
+        raise ValueError("names that are not ours, or too many values")
+    return {name: tuple(_text(value) for value in values) for name, values in told.items()}
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a name is no text")
+    value.encode()  # half a surrogate pair is no text
+    return value
+
+
+def _units(name: str, units: Any) -> int:
+    if name not in SUMS or not isinstance(units, int) or units < 0:
+        raise ValueError("a sum that the objective does not tell")
+    return units
 
 
 def _sparse(cells: Counts) -> list[list[int]]:
@@ -91,8 +117,9 @@ def _sparse(cells: Counts) -> list[list[int]]:
 
 def _dense(parts: list[list[int]], size: int) -> Counts:
     cells = np.zeros(size, np.int64)
-    used = np.cumsum(np.array(parts[0], np.int64))
-    if len(used) != len(parts[1]) or (len(used) and (used[0] < 0 or used[-1] >= size)):
-        raise ValueError("cells outside the histogram")
-    cells[used] = parts[1]
+    steps, counts = np.array(parts[0], np.int64), np.array(parts[1], np.int64)
+    used = np.cumsum(steps)
+    if steps.shape != counts.shape or (len(used) and (steps.min() < 0 or used[-1] >= size or counts.min() < 0)):
+        raise ValueError("cells outside the histogram, or below 0")
+    cells[used] = counts
     return cells

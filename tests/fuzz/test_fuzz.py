@@ -1,0 +1,125 @@
+"""Bad input of every kind on a really served sidecar, from outside: HTTP, the process's memory, and its data directory.
+
+Pass mark for every input: no 5xx but the intended ones, a problem document that says what was wrong, strict JSON, no
+answer slower than a second beyond what the machine's own slowness explains, `/healthz` answered throughout, memory
+within what the configuration allows, and in the store exactly the shards that were answered 201.
+
+The short form sends hundreds of inputs; `TRIAGE_FUZZ_INPUTS` (100,000) is the long one's count. Each input is made from
+its number, which a failure names.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from fuzz.arrow_bodies import arrow_body, damaged
+from fuzz.driver import Fuzz, forget_peak, peak_memory, probing, stored_keys
+from fuzz.requests import odd_request
+from fuzz.summary_bodies import summary_body
+from service.bare_sink import bare_sink
+from service.live_server import masses
+from service.served_process import ServedProcess, served
+
+from triage_monitor.summary.rows import STREAM_MIME, SUMMARY_MIME
+
+MAX_TOKENS = 200_000
+INFLIGHT = 32 << 20
+ENV = {
+    "TRIAGE_INGEST__MAX_TOKENS": str(MAX_TOKENS),
+    "TRIAGE_INGEST__MAX_BODY_BYTES": "4000000",
+    "TRIAGE_INGEST__MAX_INFLIGHT_BYTES": str(INFLIGHT),
+}
+HOOKS = '[hooks.actions]\nTriageRunTerminal = "pause"\n'
+# What decoding holds beside the bodies: 40 bytes a position for two workers, and two summaries at their largest.
+ROOM = INFLIGHT + 2 * 40 * MAX_TOKENS + 2 * (64 << 20)
+POOL, FRESH = 400, 0.2  # most inputs are damage done to an earlier one
+
+
+def _send_one(fuzz: Fuzz, number: int, seed: int, pools: dict[str, list[bytes]]) -> None:
+    rng = random.Random(seed * 1_000_003 + number)
+    kind = ("arrow", "summary", "request")[number % 3]
+    label = f"input {number} of seed {seed}, {kind}"
+    if kind == "request":
+        request = odd_request(rng)
+        fuzz.send(f"{label} {request.method} {request.path[:100]}", *_parts(request))
+        return
+    pool = pools.setdefault(kind, [])
+    if len(pool) < 20 or rng.random() < FRESH:
+        body = (arrow_body if kind == "arrow" else summary_body)(rng)
+        pool.append(body)
+        del pool[:-POOL]
+    else:  # making a body takes longer than sending it
+        body = damaged(rng.choice(pool), rng)
+    media = {"arrow": STREAM_MIME, "summary": SUMMARY_MIME}[kind]
+    fuzz.put(label, f"fuzz-{number // 3000}-{number % 7}", number, body, rng.choice((media, media, media, STREAM_MIME)))
+
+
+def _parts(request: object) -> tuple[str, str, bytes | None, dict[str, str]]:
+    return tuple(getattr(request, name) for name in ("method", "path", "body", "headers"))  # type: ignore[return-value]
+
+
+def _fuzz(data_dir: Path, inputs: int, seed: int) -> None:
+    (data_dir / "hooks.toml").write_text(HOOKS)
+    home = data_dir / "data"
+    with bare_sink() as idle, served(home, ENV, "--config", str(data_dir / "hooks.toml")) as server:
+        fuzz = Fuzz(server)
+        for step in range(3):
+            assert fuzz.put("sound", "fuzz", step, masses(2, 1), STREAM_MIME) == 201
+        before = forget_peak(server)
+        fuzz.found.slowest = 0.0
+        pools: dict[str, list[bytes]] = {}
+        with probing(server.address) as alive, probing(idle, "/") as machine:
+            for number in range(inputs):
+                _send_one(fuzz, number, seed, pools)
+                assert len(fuzz.found.wrong) < 20, "\n".join(fuzz.found.wrong)
+        _judge(fuzz, server, before, max(alive), max(machine))
+        _still_sound(fuzz, server)
+        fuzz.close()
+        assert server.end() == 0
+    assert stored_keys(home) == fuzz.accepted
+    for table in ("symptoms", "worst"):
+        assert stored_keys(home, table) <= fuzz.accepted
+
+
+def _judge(fuzz: Fuzz, server: ServedProcess, before: int, alive: float, machine: float) -> None:
+    found, held = fuzz.found, peak_memory(server) - before
+    print(f"{found.sent} inputs: {dict(sorted(found.statuses.items()))}; {len(found.reasons)} reasons")
+    print(f"slowest {found.slowest:.2f} s ({found.slowest_input}), healthz {alive:.2f} s, idle server {machine:.2f} s")
+    print(f"memory {before / 1e6:.0f} MB and at most {held / 1e6:.0f} MB more")
+    assert found.wrong == []
+    assert found.slowest < 1 + 10 * machine
+    assert alive < 1 + 10 * machine
+    assert held < ROOM
+
+
+def _still_sound(fuzz: Fuzz, server: ServedProcess) -> None:
+    """It still does its work, and everything it has to say is readable."""
+    refused = {key: value for key, value in _samples(server).items() if key.startswith("triage_ingest_rejected_total")}
+    assert sum(refused.values()) > 0 and len(refused) > 3
+    for run in server.http.get("/v1/runs").json()["runs"]:
+        for part in ("", "/updates", "/worst", "/transitions", "/params/history", "/actions", "/audit"):
+            assert fuzz.send("reading", "GET", f"/v1/runs/{run['run']}{part}") == 200
+    assert fuzz.found.wrong == []
+    assert fuzz.put("afterwards", "afterwards", 1, masses(3, 2), STREAM_MIME) == 201
+    assert server.http.get("/v1/runs/afterwards").json()["last_update"]["indicators"]["rho_asym"] == 1.5
+    assert server.http.get("/readyz").json()["status"] == "ready"
+
+
+def _samples(server: ServedProcess) -> dict[str, float]:
+    lines = server.http.get("/metrics").text.splitlines()
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
+
+
+def test_hundreds_of_bad_inputs_are_refused_whole_and_by_name(tmp_path: Path) -> None:
+    _fuzz(tmp_path, 600, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(4 * 3600)
+def test_a_hundred_thousand_bad_inputs(tmp_path: Path) -> None:
+    _fuzz(
+        tmp_path, int(os.environ.get("TRIAGE_FUZZ_INPUTS", "100000")), seed=int(os.environ.get("TRIAGE_FUZZ_SEED", "2"))
+    )
