@@ -201,3 +201,11 @@ def test_failing_store_alerts_at_once_and_an_absent_monitor_after_two_minutes(tm
     story.each_minute("up", "1x39 0x9 _x40")
     story.at_minute(10).at_minute(11, "TriageStoreFailing").at_minute(17, "TriageStoreFailing").at_minute(25)
     story.at_minute(41).at_minute(42, "TriageMonitorAbsent").at_minute(60, "TriageMonitorAbsent").check(tmp_path)
+
+
+def test_damage_to_the_store_is_told_when_it_is_found_and_loss_apart_from_it(tmp_path: Path) -> None:
+    story = Story(120)
+    story.each_minute("triage_store_damaged_total", "0x20 1x49 2x400")
+    story.each_minute("triage_store_lost_writes_total", "0x70 3x400")
+    story.at_minute(20).at_minute(22, "TriageStoreDamaged")
+    story.at_minute(73, "TriageStoreDamaged", "TriageStoreLostWrites").at_minute(470).check(tmp_path)

@@ -13,6 +13,7 @@ from triage_monitor.storage.records import UpdateRow
 
 NEED_A_WINDOW_OR_SOMEBODY_ELSE = {
     "TriageUpdatesPartial", "TriageTrainerDropsUpdates", "TriageIngestRejected", "TriageMonitorAbsent",
+    "TriageStoreLostWrites", "TriageStoreDamaged",
 }  # fmt: skip
 IMBALANCE, SEVERE = "TriageDirectionalImbalance", "TriageDirectionalImbalanceSevere"
 

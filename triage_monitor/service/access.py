@@ -14,6 +14,7 @@ come in the Authorization header only: a query would put them into logs.
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from triage_monitor.config_access import Secret
 from triage_monitor.service.body import read_small, small_bodies
+from triage_monitor.service.guesses import Guesses
 from triage_monitor.service.problems import Problem
 from triage_monitor.service.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, is_signed
 from triage_monitor.service.tokens import TOKEN, TokenEntry, TokenSet
@@ -101,11 +103,14 @@ class _Ended(Exception):
 class Access:
     """What was refused and why, and the decision itself; one for each application."""
 
-    def __init__(self, rules: Rules, wall: Callable[[], float]) -> None:
+    def __init__(
+        self, rules: Rules, wall: Callable[[], float], monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self.rules = rules
         self.refused: Counter[str] = Counter()
         self._wall = wall
         self._hook_bodies = small_bodies()
+        self._guesses = Guesses(monotonic)
         self._hosts = (*(host.lower().rstrip(".") for host in rules.hosts), "localhost", gethostname().lower())
 
     def check_place(self, scope: Scope, headers: Headers) -> None:
@@ -142,17 +147,33 @@ class Access:
         path, tokens, secret = scope["path"], self.rules.tokens, self.rules.hook_secret
         wanted = needed(scope["method"], path, open_metrics=self.rules.open_metrics)
         if secret is not None and path.startswith(HOOKS) and (tokens is None or SIGNATURE_HEADER in headers):
-            receive = await self._signed_body(secret, headers, scope, receive)
+            try:
+                receive = await self._signed_body(secret, headers, scope, receive)
+            except Problem as problem:
+                raise self._counted(scope, problem) from None
             return Caller("signed hook", frozenset({May.CONTROL})), None, receive
         if tokens is None:
             return EVERYBODY, None, receive
         try:
             entry = self._entry(tokens, headers, wanted)
-        except Problem:
+        except Problem as problem:
             if wanted:
-                raise
+                raise self._counted(scope, problem) from None
             return NOBODY, None, receive  # a probe or a page may come with any token, or none
         return Caller(entry.name, entry.scopes), entry, receive
+
+    def _counted(self, scope: Scope, problem: Problem) -> Problem:
+        """The refusal, or 429 for an address that presents wrong tokens again and again."""
+        if problem.reason not in ("unknown_token", "malformed_token", "bad_signature"):
+            return problem
+        client = scope.get("client")
+        wait = self._guesses.failed(client[0] if client else "")
+        if wait is None:
+            return problem
+        detail = (
+            f"too many wrong tokens came from this address; a right one is taken at any time, a wrong one in {wait} s"
+        )
+        return Problem(429, "token_attempts", detail, headers={"Retry-After": str(wait)})
 
     def _entry(self, tokens: TokenSet, headers: Headers, wanted: frozenset[May]) -> TokenEntry:
         given = headers.getlist("authorization")

@@ -204,6 +204,23 @@ ALERTS: tuple[Alert, ...] = (
         "Check disk space and the disk itself; /readyz has the error. Damaged rows are left out, never served.",
     ),
     Alert(
+        "TriageStoreLostWrites",
+        CRITICAL,
+        "the monitor lost acknowledged writes to damaged files",
+        "Acknowledged writes are gone: damage to the store's files took more than could be read back.",
+        "See `lost_writes` and `set_aside` in /readyz and run `triage-monitor doctor`; the damaged files are kept under"
+        " data_dir/damaged. Check the disk. Lost updates can be sent again (`triage-monitor replay`) where the run was"
+        " recorded; verdicts go on from what is left.",
+    ),
+    Alert(
+        "TriageStoreDamaged",
+        WARNING,
+        "the monitor's files were damaged and have been mended",
+        "The store's files were found damaged, set aside, and made anew from every row that verifies.",
+        "Nothing acknowledged is gone unless TriageStoreLostWrites fires too. Check the disk and its log before it"
+        " happens again; `triage-monitor audit verify` shows whether the trail of control changes is whole.",
+    ),
+    Alert(
         "TriageMonitorAbsent",
         CRITICAL,
         "the monitor does not answer scrapes",

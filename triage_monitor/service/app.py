@@ -62,7 +62,9 @@ def build(
     sidecar = Sidecar(settings, store, clock or Clock(), witness)
     retention = Retention(home / "recordings") if settings.store.retain_raw else None
     intake = ingest.Ingest(sidecar, retention)
-    access = Access(_rules(settings.auth, settings.server.host, sidecar.clock), sidecar.clock.wall)
+    access = Access(
+        _rules(settings.auth, settings.server.host, sidecar.clock), sidecar.clock.wall, sidecar.clock.monotonic
+    )
     tellers = (
         Webhooks(settings.webhooks, sidecar),
         AlertmanagerPush(settings.alertmanager, sidecar, settings.page_url),
