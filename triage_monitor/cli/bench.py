@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-MORE = ("bench_warning", "bench_closed_loop", "bench_overhead")
+MORE = ("bench_warning", "bench_closed_loop", "bench_overhead", "bench_ingest")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import numpy as np
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
@@ -77,7 +78,7 @@ async def read_body(
     if declared is not None and declared > max_bytes:
         raise _too_large(declared, max_bytes)
     share.grow(min(STEP_BYTES, max_bytes) if declared is None else declared)
-    buffer = bytearray(share.held_bytes)
+    buffer = _room(share.held_bytes)
     size = 0
     stream = request.stream()
     try:
@@ -92,7 +93,9 @@ async def read_body(
                     raise _too_large(end, max_bytes)
                 if end > len(buffer):
                     share.grow(min(max(2 * len(buffer), end), max_bytes))
-                    buffer.extend(bytes(share.held_bytes - len(buffer)))
+                    larger = _room(share.held_bytes)
+                    larger[:size] = buffer[:size]
+                    buffer = larger
                 buffer[size:end] = chunk
                 size = end
     except TimeoutError:
@@ -100,7 +103,12 @@ async def read_body(
         raise Problem(408, "body_timeout", f"the body was {why}, at byte {size}", headers=_CLOSE) from None
     except ClientDisconnect:
         raise Problem(400, "disconnected", f"the sender left at byte {size}") from None
-    return memoryview(buffer)[:size]
+    return buffer[:size]
+
+
+def _room(size: int) -> memoryview:
+    """Memory that the machine gives only as it is written: a body that is declared and not sent takes none."""
+    return memoryview(np.empty(size, np.uint8))
 
 
 def small_bodies() -> ByteBudget:
