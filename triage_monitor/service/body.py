@@ -108,7 +108,7 @@ async def read_body(
 
 def _room(size: int) -> memoryview:
     """Memory that the machine gives only as it is written: a body that is declared and not sent takes none."""
-    return memoryview(np.empty(size, np.uint8))
+    return np.empty(size, np.uint8).data
 
 
 def small_bodies() -> ByteBudget:
