@@ -74,6 +74,17 @@ def test_what_tail_sends_is_what_analyze_says_of_the_plain_form(
         assert told[name] == pytest.approx(plain[name], rel=1e-12)
 
 
+@pytest.mark.parametrize("form", ["prime", "miles"])
+def test_replay_sends_a_dump_too(cli: Any, server: LiveServer, tmp_path: Path, form: str) -> None:
+    run = f"replayed-{form}"
+    series = only_trained(synthetic(seed=20))
+    done = cli("replay", WRITERS[form](tmp_path / run, series), "--to", server.address)
+    assert done.code == 0 and done.out.startswith(f"{run}: 3 updates"), done.err
+    plain = analysed(cli, write_plain(tmp_path / "plain.jsonl", series))
+    for name, values in series_of(server, run).items():
+        assert values == pytest.approx(plain[name], rel=1e-9)
+
+
 def test_only_what_is_new_is_sent_after_a_restart(cli: Any, server: LiveServer, tmp_path: Path) -> None:
     series = synthetic(seed=22, steps=(1, 2, 3))
     write_nemo(tmp_path, {step: series[step] for step in (1, 2)})
@@ -96,6 +107,10 @@ def test_a_step_that_was_written_again_begins_a_new_attempt(cli: Any, server: Li
     last = server.run("resumed")["last_update"]
     assert (last["attempt"], last["step"]) == (2, 2)
     assert server.run("resumed")["integrity"]["conflicting_shards"] == 1
+    (tmp_path / ".triage-tail.json").unlink()
+    again = cli(*command)  # step 3 is a file of the first attempt, and is not taken for one of the second
+    assert again.out == "2 updates, 2 shards (2 known before)\n"
+    assert server.run("resumed")["last_update"]["step"] == 2
 
 
 def test_a_dump_that_cannot_be_read_is_told_and_passed_over(cli: Any, server: LiveServer, tmp_path: Path) -> None:

@@ -18,9 +18,11 @@ VERSION = 1
 
 @dataclass(slots=True)
 class Launch:
-    """`resumes` counts the times its trainer wrote a step anew; `steps`: step -> stamp."""
+    """`resumes` counts the times its trainer wrote a step anew, `resumed_at` is when it last did (time of the file);
+    `steps`: step -> stamp."""
 
     resumes: int = 0
+    resumed_at: int = 0
     steps: dict[str, str] = field(default_factory=dict)
 
 
@@ -34,7 +36,8 @@ class TailState:
         self._is_told = False
         known = self._all.setdefault(destination, {})
         self.launches = {
-            name: Launch(int(entry.get("resumes", 0)), dict(entry.get("steps", {}))) for name, entry in known.items()
+            name: Launch(int(entry.get("resumes", 0)), int(entry.get("resumed_at", 0)), dict(entry.get("steps", {})))
+            for name, entry in known.items()
         }
 
     def launch(self, directory: Path) -> Launch:

@@ -40,7 +40,8 @@ class Submitter:
     def take(self, steps: Iterable[DumpedStep]) -> None:
         for step in steps:
             launch = self._state.launch(step.launch)
-            if launch.steps.get(str(step.step)) != step.stamp:
+            is_known = launch.steps.get(str(step.step)) == step.stamp
+            if not is_known and step.written >= launch.resumed_at:  # older files are of the attempt before
                 self._send(step, launch)
 
     def said(self) -> str:
@@ -74,6 +75,7 @@ class Submitter:
             if error.status != 409:
                 raise
             launch.resumes += 1
+            launch.resumed_at = step.written
             said = f"step {step.step} was written again: the trainer was resumed from there"
             print(f"triage-monitor: {said}", file=sys.stderr)
             self._put_each(step, launch, updates)

@@ -32,12 +32,14 @@ LONG_QUIET = 6  # times `settle`; a rank's file grows by micro-batches
 
 @dataclass(frozen=True, slots=True)
 class DumpedStep:
-    """One whole step: `units` in the order in which they are read; `stamp` tells two writings of it apart."""
+    """One whole step: `units` in the order in which they are read; `stamp` tells two writings of it apart, `written` is
+    the time of its newest file in nanoseconds."""
 
     step: int
     launch: Path
     units: tuple[Unit, ...]
     stamp: str
+    written: int
 
     @property
     def key(self) -> Key:
@@ -140,11 +142,12 @@ class Follower:
             if self._known.get(key) != stamp and not self._is_whole(key, kind, paths, newest, quiet):
                 return None
             self._known[key] = stamp
+            written = max(_stamp(path)[1] for path in paths)
         except OSError:
             return None
         together = [tuple(paths)] if kind == MILES else [(path,) for path in paths]
         units = tuple([Unit(kind, files, key[0]) for files in together])
-        return DumpedStep(key[1], key[0], units, stamp)
+        return DumpedStep(key[1], key[0], units, stamp, written)
 
     def _is_whole(self, key: Key, kind: str, paths: list[Path], newest: int, quiet: float) -> bool:
         launch, step = key
