@@ -16,11 +16,13 @@ from triage_monitor.errors import ConfigError
 class AlertmanagerSettings:
     """Alerts are pushed to `url`/api/v2/alerts, again every `resend_seconds`; unrenewed ones end after four of these.
 
-    A failed push is tried again from `backoff_seconds` doubling to `resend_seconds`. `token_file` holds a bearer token.
+    A failed push is tried again from `backoff_seconds` doubling to `resend_seconds`. `token_file` holds a bearer token,
+    `runbook_base` is the page that holds the README's runbook.
     """
 
     url: str = ""
     token_file: str = ""
+    runbook_base: str = ""
     allow_private: bool = True
     timeout_seconds: float = 10.0
     resend_seconds: float = 60.0
@@ -29,6 +31,8 @@ class AlertmanagerSettings:
     def __post_init__(self) -> None:
         if self.url and not is_web_address(self.url):
             raise ConfigError("url must be http(s)://host[:port][/path] without credentials and fragment")
+        if self.runbook_base and not is_web_address(self.runbook_base):
+            raise ConfigError("runbook_base must be http(s)://host[:port]/path without credentials and fragment")
         _within(self, "timeout_seconds", 0.001, 300.0)
         _within(self, "resend_seconds", 0.1, 3600.0)
         _within(self, "backoff_seconds", 0.001, 300.0)

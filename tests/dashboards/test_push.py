@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
 from click.testing import Result
 from service.live_server import masses, serving
 from typer.testing import CliRunner
 
 from triage_monitor.cli.main import build_app
-from triage_monitor.dashboards.build import dashboards
-from triage_monitor.errors import TriageError
+from triage_monitor.dashboards.build import dashboards, write
+from triage_monitor.errors import ConfigError, TriageError
 
 TOKEN = "glsa_of-a-service-account"
 
@@ -124,3 +125,21 @@ def test_refused_token_is_said_in_a_sentence() -> None:
         assert isinstance(done.exception, TriageError)
         assert "401" in str(done.exception)
         assert calls.dashboards == {}
+
+
+def test_runbook_base_moves_every_link_of_dashboards_and_rules(tmp_path: Path) -> None:
+    rules = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yml"
+    words = ["build", str(tmp_path), "--rules", str(rules)]
+    done = command(*words, "--runbook-base", "https://wiki.example/triage")
+    assert done.exit_code == 0, done.output
+    assert len(done.output.splitlines()) == 4
+    board = json.loads((tmp_path / "run.json").read_text())
+    (variable,) = [item for item in board["templating"]["list"] if item["name"] == "runbook"]
+    assert variable["query"] == "https://wiki.example/triage"
+    moved, before = (tmp_path / "rules.yml").read_text(), rules.read_text()
+    assert moved.replace("https://wiki.example/triage#", "README.md#") == before
+    assert moved.count("runbook_url: https://wiki.example/triage#triage") == before.count("runbook_url:") == 23
+    with pytest.raises(ConfigError, match="must be http"):
+        write(tmp_path, "wiki")
+    with pytest.raises(ConfigError, match="written over"):
+        write(rules.parent, rules=rules)

@@ -13,6 +13,8 @@ from urllib.parse import quote
 import typer
 
 DEFAULT_MONITOR = "http://127.0.0.1:8750"
+DEFAULT_RUNBOOK = "README.md"
+RunbookBase = Annotated[str, typer.Option(metavar="URL", help="The page that holds the README's runbook.")]
 BUILD = "Example: triage-monitor dashboards build dashboards"
 PUSH = "Example: triage-monitor dashboards push --url http://127.0.0.1:3000 --token TOKEN --annotate my-run"
 
@@ -26,11 +28,15 @@ def register(app: typer.Typer) -> None:
 
 def build(
     folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where the files go.")] = Path("dashboards"),
+    runbook_base: RunbookBase = DEFAULT_RUNBOOK,
+    rules: Annotated[
+        Path | None, typer.Option(help="Prometheus rules to write into DIR too, with links to that runbook.")
+    ] = None,
 ) -> None:
     """Write the dashboards as JSON files, for provisioning or for Grafana's import."""
     from triage_monitor.dashboards.build import write
 
-    for path in write(folder):
+    for path in write(folder, runbook_base, rules):
         print(path)
 
 
@@ -40,6 +46,7 @@ def push(
     folder: Annotated[str | None, typer.Option(help="Uid of the folder they go into.")] = None,
     annotate: Annotated[list[str] | None, typer.Option(help="Run whose stages and actions become annotations.")] = None,
     monitor: Annotated[str, typer.Option(envvar="TRIAGE_URL", help="The sidecar, for --annotate.")] = DEFAULT_MONITOR,
+    runbook_base: RunbookBase = DEFAULT_RUNBOOK,
 ) -> None:
     """Upload the dashboards to a Grafana, over older ones of the same uid."""
     from triage_monitor.cli.operator import call
@@ -47,7 +54,7 @@ def push(
     from triage_monitor.dashboards.push import Grafana, marks
 
     grafana = Grafana(url, token)
-    for board in dashboards().values():
+    for board in dashboards(runbook_base).values():
         print(f"{board['title']}: {url.rstrip('/')}{grafana.upload(board, folder)}")
     for run in annotate or ():
         base = f"/v1/runs/{quote(run, safe='')}"

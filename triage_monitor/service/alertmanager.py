@@ -29,7 +29,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from triage_monitor.config_access import read_secret
 from triage_monitor.config_alerts import AlertmanagerSettings
 from triage_monitor.errors import TriageError
-from triage_monitor.service.alerts import BY_NAME
+from triage_monitor.service.alerts import BY_NAME, RUNBOOK
 from triage_monitor.service.conditions import OF_A_RUN, OF_THE_MONITOR, Held, Seen, advanced, ended
 from triage_monitor.service.delivery import DELIVERED, FAILED, FORBIDDEN, REFUSED, Courier
 from triage_monitor.service.sidecar import Sidecar
@@ -201,7 +201,7 @@ class AlertmanagerPush:
             "annotations": {
                 "summary": f"{run}: {alert.summary}" if run else alert.summary,
                 "description": f"{alert.means} {alert.remedy}",
-                "runbook_url": alert.runbook,
+                "runbook_url": alert.runbook_on(self._settings.runbook_base or RUNBOOK),
             },
             "startsAt": _written(item.firing_at),
             "endsAt": _written(max(until, item.firing_at)),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 INFO, WARNING, CRITICAL = "info", "warning", "critical"
-RUNBOOK = "README.md#"
+RUNBOOK = "README.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,10 @@ class Alert:
 
     @property
     def runbook(self) -> str:
-        return RUNBOOK + self.name.lower()
+        return self.runbook_on(RUNBOOK)
+
+    def runbook_on(self, page: str) -> str:
+        return f"{page}#{self.name.lower()}"
 
 
 ALERTS: tuple[Alert, ...] = (
