@@ -56,6 +56,20 @@ def test_watch_follows_until_ctrl_c_and_leaves_quietly(server: LiveServer) -> No
         assert process.stderr.read() == ""
 
 
+def test_watch_hears_of_an_update_long_before_its_next_look(server: LiveServer) -> None:
+    command = [sys.executable, "-m", "triage_monitor", "watch", "cooler", "--url", server.address, "--json"]
+    with subprocess.Popen(
+        [*command, "--every", "3600"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert json.loads(process.stdout.readline())["last_update"]["step"] == 5
+        server.put("cooler", 6, body(6, 0.5, settings={"temperature": 0.7, "precision": "nvfp4"}))
+        assert json.loads(process.stdout.readline())["last_update"]["step"] == 6
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+        assert process.stderr.read() == ""
+
+
 def test_show_names_the_worst_response_and_where_its_tail_is(cli, server: LiveServer) -> None:
     found = json.loads(cli("show", "run-a", "--step", "2", "--url", server.address, "--json").out)
     assert (found["step"], found["update"]["counts"]["valid_tokens"]) == (2, 256)

@@ -12,7 +12,6 @@ from trainers: they are shown without control characters and never read as marku
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +23,7 @@ from triage_monitor.errors import InputError, TriageError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from triage_monitor.cli.forensics_news import News
     from triage_monitor.cli.forensics_sides import Side
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
 def watch(
     run: Annotated[str, typer.Argument(help="The run's name.")],
     url: Server = DEFAULT_URL,
-    every: Annotated[float, typer.Option(min=0.1, help="Seconds between looks.")] = 2.0,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between looks while no events come.")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="One look, then exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a look, a line each.")] = False,
     check: Annotated[bool, typer.Option("--check", help="With --once: exit with 1 beyond healthy.")] = False,
@@ -48,6 +48,7 @@ def watch(
     """Follow a run live until Ctrl-C; --once for scripts."""
     from rich.live import Live
 
+    from triage_monitor.cli.forensics_news import News
     from triage_monitor.cli.forensics_sides import run_path
     from triage_monitor.cli.forensics_view import run_view
 
@@ -59,12 +60,13 @@ def watch(
     if once:
         print(json.dumps(detail)) if as_json else wide().print(run_view(detail))
         raise typer.Exit(int(check and detail["stage"] in OUT))
+    news = News(url, run, every)
     try:
         if as_json:
-            _lines(look, detail, every)
+            _lines(look, detail, news)
         with Live(run_view(detail), console=wide(), auto_refresh=False) as live:
             while True:
-                time.sleep(every)
+                news.wait()
                 try:
                     live.update(run_view(look()), refresh=True)
                 except InputError:
@@ -75,15 +77,15 @@ def watch(
         raise typer.Exit(0) from None
 
 
-def _lines(look: Any, detail: dict[str, Any], every: float) -> None:
+def _lines(look: Any, detail: dict[str, Any], news: News) -> None:
     """A line for each look that found another update, stage or parameter set."""
     seen = None
     while True:
-        news = (detail["stage"], detail["params_version"], detail["attempt"], (detail["last_update"] or {}).get("step"))
-        if news != seen:
+        now = (detail["stage"], detail["params_version"], detail["attempt"], (detail["last_update"] or {}).get("step"))
+        if now != seen:
             print(json.dumps(detail), flush=True)
-            seen = news
-        time.sleep(every)
+            seen = now
+        news.wait()
         try:
             detail = look()
         except InputError:

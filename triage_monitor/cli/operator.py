@@ -18,6 +18,8 @@ import typer
 from triage_monitor.errors import ConfigError, InputError, TriageError
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 Server = Annotated[str, typer.Option("--url", envvar="TRIAGE_URL", help="The server's address.")]
@@ -101,15 +103,10 @@ def call(
     headers: dict[str, str] | None = None,
 ) -> httpx.Response:
     """One call; InputError for what the server refuses, TriageError when it does not answer."""
-    import os
-
     import httpx
 
-    from triage_monitor.trainer.tls import tls_of, token_of
-
-    token = token_of(None, os.environ)
-    sent = {**(headers or {}), **({} if token is None else {"Authorization": f"Bearer {token}"})}
-    context = tls_of(os.environ) or httpx.create_ssl_context(trust_env=False)
+    bearer, context = access()
+    sent = {**(headers or {}), **bearer}
 
     def ask() -> httpx.Response:
         return httpx.request(
@@ -135,6 +132,19 @@ def call(
         detail = _detail(answer)
         raise kind("refused", detail) if kind is not None else TriageError(detail)
     return answer
+
+
+def access() -> tuple[dict[str, str], ssl.SSLContext]:
+    """What the environment says about token and TLS."""
+    import os
+
+    import httpx
+
+    from triage_monitor.trainer.tls import tls_of, token_of
+
+    token = token_of(None, os.environ)
+    bearer = {} if token is None else {"Authorization": f"Bearer {token}"}
+    return bearer, tls_of(os.environ) or httpx.create_ssl_context(trust_env=False)
 
 
 def _repeated(ask: Callable[[], httpx.Response]) -> httpx.Response:
