@@ -126,6 +126,14 @@ def test_diff_of_served_runs_shows_sampling_settings_that_differ(cli, server: Li
     assert "temperature" in text and "None" not in text
 
 
+def test_diff_leaves_out_settings_that_one_side_cannot_hold_and_tells_equal_names_apart() -> None:
+    rows: list[dict[str, float | None]] = [{"x": 1.0}]
+    served = side("run", {"temperature": "1.0", "params.gate.w_min": 0.5, "judge.rho_asym": 1.25}, rows)
+    found = compared(served, side("run", {"temperature": "0.7"}, rows))
+    assert found["runs"] == ["run (A)", "run (B)"]
+    assert [item["name"] for item in found["settings"]] == ["temperature"]
+
+
 def side(name: str, settings: dict[str, object], rows: list[dict[str, float | None]]) -> Side:
     return Side(name, settings, {step: {"indicators": row} for step, row in enumerate(rows)}, [])
 
@@ -148,6 +156,7 @@ def test_noise_and_one_odd_update_part_nothing_and_intervals_decide_for_rho() ->
     ("words", "code", "said"),
     [
         (["watch", "nobody", "--once"], 2, "nobody"),
+        (["watch", "runs/a", "--once"], 2, "is a path"),
         (["show", "run-a", "--step", "99"], 2, "99"),
         (["diff", "run-a", "./nowhere"], 2, "nowhere"),
     ],

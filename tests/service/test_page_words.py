@@ -28,7 +28,7 @@ def detail(stage: str, why: str = "", **indicators: float | None) -> dict[str, A
         "window": {"indicators": indicators, "reasons": {}, "updates": 7, "score": score, "counts": {}},
         "baseline": {"abs_delta_mean": 0.04},
         "thresholds": {"minimum_updates": 10, "excess_band": 1.1},
-        "findings": [{"cause": "dummy_tokens", "text": "runs of filler tokens"}],
+        "findings": [{"cause": "dummy_tokens", "text": "runs of filler tokens", "remedy": "mask them"}],
         "integrity": {},
     }
 
@@ -83,6 +83,19 @@ def test_every_stage_has_its_headline(words: Words, stage: str, why: str, headli
     found = words("banner", detail(stage, why, **RHO))
     assert headline in found["headline"]
     assert found["mark"] and found["label"]
+
+
+def test_what_to_do_is_said_where_something_is_to_be_done(words: Words) -> None:
+    def todo(stage: str, why: str = "", **more: object) -> object:
+        return words("banner", {**detail(stage, why, **RHO), **more})["todo"]
+
+    assert todo("healthy") == todo("warming_up", "too_few_updates") == ""
+    plain = todo("pre_terminal")
+    assert str(plain).startswith("Save a checkpoint now.") and "version" not in str(plain)
+    waiting = str(todo("terminal", params_version=3, params_applied={"version": 2, "step": 9}))
+    assert waiting.startswith("Stop or pause the run") and "version 3 has not reached the trainer" in waiting
+    assert str(todo("drift", params_version=3, params_applied={"version": 3})).endswith("is in force in the trainer.")
+    assert str(todo("not_observable", "dummy_tokens")) == "Mask them."
 
 
 def test_blinded_run_is_told_no_direction(words: Words) -> None:

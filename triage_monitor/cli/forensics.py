@@ -56,6 +56,10 @@ def watch(
         detail: dict[str, Any] = call("GET", url, run_path(run)).json()
         return detail
 
+    if "/" in run:
+        raise InputError(
+            "recording", f"'{run}' is a path; watch follows a run of the server (analyze and show read files)"
+        )
     detail = look()
     if once:
         print(json.dumps(detail)) if as_json else wide().print(run_view(detail))

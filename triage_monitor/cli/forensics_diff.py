@@ -29,7 +29,7 @@ def compared(first: Side, second: Side) -> dict[str, Any]:
     shared = sorted(first.updates.keys() & second.updates.keys())
     names = list(dict.fromkeys(name for step in shared for name in first.updates[step]["indicators"]))
     return {
-        "runs": [first.name, second.name],
+        "runs": [first.name, second.name] if first.name != second.name else [f"{first.name} (A)", f"{first.name} (B)"],
         "updates": [len(first.updates), len(second.updates)],
         "shared_updates": len(shared),
         "settings": settings_that_differ(first.settings, second.settings),
@@ -39,12 +39,18 @@ def compared(first: Side, second: Side) -> dict[str, Any]:
 
 
 def settings_that_differ(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
-    names = [name for name in dict.fromkeys((*first, *second)) if name not in VERSIONS]
+    """Groups that one side has nothing of are left out: a recording holds no parameters and no thresholds."""
+    both = {_group(name) for name in first} & {_group(name) for name in second} | {""}
+    names = [name for name in dict.fromkeys((*first, *second)) if name not in VERSIONS and _group(name) in both]
     return [
         {"name": name, "values": [first.get(name), second.get(name)]}
         for name in names
         if first.get(name) != second.get(name)
     ]
+
+
+def _group(name: str) -> str:
+    return name.partition(".")[0] if "." in name else ""
 
 
 def _parting(name: str, first: Side, second: Side, shared: Sequence[int]) -> dict[str, Any]:

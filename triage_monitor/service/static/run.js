@@ -209,13 +209,14 @@ export class RunView {
     this.banner.className = `banner ${said.tone}`;
     fillIfChanged(this.banner,
       el("p", { class: "stage" }, el("span", { class: "mark", "aria-hidden": "true" }, said.mark), el("b", {}, said.label)),
-      el("p", { class: "headline" }, said.headline), ...said.sentences.map((text) => el("p", {}, text)));
+      el("p", { class: "headline" }, said.headline), ...said.sentences.map((text) => el("p", {}, text)),
+      said.todo ? el("p", { class: "todo" }, el("b", {}, "What to do: "), said.todo) : null);
     const fact = (name, value) => el("div", {}, el("dt", {}, name), el("dd", { class: "num" }, value));
     const window = detail.window ?? {};
     fill(this.facts, fact("Update", detail.last_update ? count(detail.last_update.step) : "none"), fact("Attempt", String(detail.attempt)),
       fact("Window", plural(window.updates ?? 0, "update")), fact("Tokens in it", count(window.counts?.valid_tokens ?? 0)),
       fact("Reward", reading(window.indicators?.reward_mean)), fact("Pushed", `version ${detail.params_version}`),
-      fact("In force", detail.params_applied ? `version ${detail.params_applied.version}` : "unconfirmed"), fact("Precision", detail.params.precision));
+      fact("In force", detail.params_applied ? `version ${detail.params_applied.version}` : "unconfirmed"), fact("Precision pushed", detail.params.precision));
     this.showAlerts();
     this.put("why", whyPanel(detail));
     this.put("controls", controlsPanel(this.name, detail, (error) => (error ? this.shell.failed(error, this.seenAt) : this.acted())));

@@ -50,7 +50,29 @@ export function stageOf(name) {
 export function banner(detail) {
   const stage = stageOf(detail.stage);
   const sentences = [direction(detail), excess(detail)].filter(Boolean);
-  return { ...stage, headline: headline(detail), sentences };
+  return { ...stage, headline: headline(detail), sentences, todo: todo(detail) };
+}
+
+// For whoever is woken by it: what to do first, and whether what was done already has reached the trainer.
+const FIRST = {
+  drift: "Read the shares and findings below; nothing has to be done at once.",
+  pre_terminal: "Save a checkpoint now. Turn gate and repair on (Override), or fall back to bf16 if they are on already.",
+  terminal: "Stop or pause the run; resume from a checkpoint before the alarm, gated and repaired or in bf16; then clear the stage.",
+};
+
+export function todo(detail) {
+  const cause = (detail.findings ?? []).find((item) => item.cause === detail.why);
+  const first = detail.stage === "not_observable" ? (cause?.remedy ? `${capital(cause.remedy)}.` : "") : FIRST[detail.stage] ?? "";
+  if (first === "") return "";
+  return [first, reached(detail)].filter(Boolean).join(" ");
+}
+
+function reached(detail) {
+  const pushed = detail.params_version ?? 0;
+  if (pushed === 0) return "";
+  return detail.params_applied?.version === pushed
+    ? `Parameter version ${pushed} is in force in the trainer.`
+    : `Parameter version ${pushed} has not reached the trainer: see that it runs and calls monitor.apply.`;
 }
 
 function headline(detail) {
