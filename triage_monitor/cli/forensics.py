@@ -57,9 +57,7 @@ def watch(
         return detail
 
     if "/" in run:
-        raise InputError(
-            "recording", f"'{run}' is a path; watch follows a run of the server (analyze and show read files)"
-        )
+        raise InputError("recording", f"'{run}' is a path, and watch follows a run of the server; analyze reads files")
     detail = look()
     if once:
         print(json.dumps(detail)) if as_json else wide().print(run_view(detail))
