@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from triage_monitor.trainer.landing import HeldTensor, Landing, hold_all, is_away
+from triage_monitor.trainer.arrays import HeldSums
+from triage_monitor.trainer.landing import HeldTensor, Landing, hold_all, hold_calls, is_away
 
 
 def test_what_lands_is_what_was_there_when_it_was_sent() -> None:
@@ -31,3 +32,14 @@ def test_arrays_of_this_memory_are_copied_as_ever() -> None:
     assert not is_away(torch.ones(2)) and not is_away([1.0]) and is_away(torch.ones(2, device="meta"))
     held = hold_all({"gap": torch.ones(3), "advantages": [1.0, 2.0]})
     assert held["gap"].restore().tolist() == [1.0, 1.0, 1.0] and held["advantages"].restore() == [1.0, 2.0]
+
+
+def test_objectives_sums_land_in_one_copy_a_call_and_add_up() -> None:
+    calls = [
+        {"tokens": torch.tensor(3), "mass_total": torch.tensor(0.5)},
+        {"tokens": torch.tensor(4), "mass_total": 1.25},
+    ]
+    held = hold_calls(calls)
+    for call in calls:
+        call["tokens"].fill_(-1)
+    assert HeldSums(held).restore() == {"tokens": 7.0, "mass_total": 1.75}

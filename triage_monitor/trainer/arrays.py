@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -106,7 +107,11 @@ def hold_objective(stats: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> He
     calls = [stats] if isinstance(stats, Mapping) else list(stats) if isinstance(stats, list | tuple) else []
     if not calls or not all(isinstance(call, Mapping) for call in calls):
         raise TypeError("objective must be the stats of a TriageLoss call, or a list of them")
-    return HeldSums(tuple([{name: hold(call[name]) for name in SUMS if name in call} for call in calls]))
+    told = [{name: call[name] for name in SUMS if name in call} for call in calls]
+    if any(hasattr(value, "detach") and value.device.type != "cpu" for call in told for value in call.values()):
+        held: tuple[Mapping[str, Held], ...] = import_module("triage_monitor.trainer.landing").hold_calls(told)
+        return HeldSums(held)
+    return HeldSums(tuple([{name: hold(value) for name, value in call.items()} for call in told]))
 
 
 def _hold_sequence(value: Sequence[Any]) -> Held:

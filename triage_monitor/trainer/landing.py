@@ -7,7 +7,7 @@ are copied at once. What the trainer writes into its tensors afterwards comes la
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import sleep
 from typing import Any
@@ -48,15 +48,18 @@ class Landing:
 
 @dataclass(frozen=True, slots=True)
 class HeldTensor:
-    """One tensor of a landing; with `lengths`, the per-response tensors of a list laid end to end."""
+    """One tensor of a landing, or one entry of it; with `lengths`, the tensors of a list laid end to end."""
 
     landing: Landing
     name: str
     nbytes: int
     lengths: tuple[int, ...] | None = None
+    entry: int | None = None
 
     def restore(self) -> Any:
         array = self.landing.arrays()[self.name]
+        if self.entry is not None:
+            return float(array[self.entry])
         return array if self.lengths is None else np.split(array, np.cumsum(self.lengths)[:-1])
 
 
@@ -79,6 +82,17 @@ def hold_all(arrays: Mapping[str, Any]) -> dict[str, Held]:
     for name, tensor in away.items():
         held[name] = HeldTensor(landing, name, tensor.nbytes, lengths.get(name))
     return held
+
+
+def hold_calls(calls: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Held], ...]:
+    """The objective's sums of several calls, 0-dim tensors of one device, in one copy a call."""
+    held: list[dict[str, Held]] = []
+    for call in calls:
+        away = {name: value.detach().double() for name, value in call.items() if hasattr(value, "detach")}
+        landing = Landing({"sums": torch.stack(list(away.values()))} if away else {})
+        sums: dict[str, Held] = {name: HeldTensor(landing, "sums", 8, entry=place) for place, name in enumerate(away)}
+        held.append(sums | {name: hold(value) for name, value in call.items() if name not in away})
+    return tuple(held)
 
 
 def is_away(value: Any) -> bool:
