@@ -90,10 +90,10 @@ def _is_away(value: Any) -> bool:
 
 
 def _is_reducible(arrays: Mapping[str, Any], reduce_on: str) -> bool:
-    """Whether the device reduces: the gaps are there, and there is at least one."""
+    """Whether the device reduces: the gaps are there, and at least one; by itself on CUDA only, where float64 is."""
     lead = next((arrays[name] for name in _LEADS if name in arrays), None)
     first = lead[0] if isinstance(lead, list | tuple) and len(lead) else lead
     if reduce_on == "host" or first is None or not hasattr(first, "detach"):
         return False
     positions = sum(int(item.numel()) for item in lead) if isinstance(lead, list | tuple) else int(first.numel())
-    return positions > 0 and (reduce_on == "device" or first.device.type != "cpu")
+    return positions > 0 and (reduce_on == "device" or first.device.type == "cuda")
