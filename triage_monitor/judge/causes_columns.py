@@ -5,7 +5,8 @@ on sampler and 1 / (that of sampler on learner). A temperature is named only whe
 likely and unlikely tokens are off in opposite directions, as T makes them: log p / T + c(context).
 
 Offset. The gap of tokens that were a choice is narrow, on one side, and the same at every level of the sampler's
-log-prob. Settings lower the thresholds only when they predict the number that is seen.
+log-prob; or it varies with the mass that was cut and never goes the other way: over one support exp(gap) has mean 1,
+so some gaps are positive however the paths differ. Settings lower the thresholds only when they predict what is seen.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import math
 from dataclasses import dataclass
 
 from triage_monitor.judge.causes import Finding
-from triage_monitor.judge.causes_gaps import Gaps, by_sampler, choices
+from triage_monitor.judge.causes_gaps import Gaps, by_sampler, choices, followed
 from triage_monitor.summary.symptoms import LAGS, Symptoms
 
-FEWEST, MANY, LEAST_SHARE = 5, 30, 0.05
+FEWEST, MANY, SURELY, LEAST_SHARE = 5, 30, 200, 0.05
 MARGIN, TOLD_MARGIN, MIN_CORRELATION = 0.06, 0.02, 0.85
 AGREEMENT, SIDE_AGREEMENT = 0.75, 0.6
-UNRELATED_TOKENS, UNRELATED_NATS, UNRELATED_CORRELATION = 256, 0.5, 0.2
+UNRELATED_TOKENS, UNRELATED_NATS, UNRELATED_CORRELATION, UNRELATED_FOLLOWED = 256, 0.5, 0.2, 0.4
+OTHER_SIDE, TOLD_OTHER_SIDE, LEVEL_OTHER_SIDE = 0.04, 0.12, 0.15  # of choices; healthy ones have a fifth or more
+ELSEWHERE_CORRELATION, FEWEST_SHIFTED = 0.3, 48
 MIN_OFFSET, TOLD_OFFSET, LEAST_MASS = 0.02, 0.004, 0.2
 
 
@@ -37,6 +40,11 @@ class Slope:
     @property
     def middle(self) -> float:
         return math.sqrt(self.low * self.high)
+
+    @property
+    def is_plain(self) -> bool:
+        """A line, not a cloud: it speaks for all tokens however few of them were choices."""
+        return self.tokens >= MANY and self.agreement >= 0.9 and self.correlation >= 0.97
 
 
 def _carries(symptoms: Symptoms, choices: int) -> bool:
@@ -87,7 +95,7 @@ def _agreement(symptoms: Symptoms, sharper_sampler: bool) -> float:
 
 def temperature(symptoms: Symptoms) -> Finding | None:
     slope = slope_of(symptoms)
-    if slope is None or slope.agreement < AGREEMENT or not _carries(symptoms, slope.tokens):
+    if slope is None or slope.agreement < AGREEMENT or not (slope.is_plain or _carries(symptoms, slope.tokens)):
         return None
     if slope.correlation < (MIN_CORRELATION if slope.tokens >= MANY else 0.995):
         return None
@@ -107,15 +115,16 @@ def temperature(symptoms: Symptoms) -> Finding | None:
     if told is not None:
         evidence["temperature"] = told
     text = f"learner log-probs over sampler log-probs have slope {slope.middle:.3g}, not 1"
-    if _mode(symptoms) == "raw" and predicted:
-        why = f"{text}: the engine reports raw log-probs while the learner applies temperature {told:g}"
-        return Finding("raw_versus_processed_logprobs", why, "high", evidence | {"logprobs_mode": _told_mode(symptoms)})
+    if _mode(symptoms) == "raw" and _towards(slope, told):
+        why = f"{text}: the engine reports raw log-probs while the learner applies temperature {told}"
+        sure = "high" if predicted else "medium"
+        return Finding("raw_versus_processed_logprobs", why, sure, evidence | {"logprobs_mode": _told_mode(symptoms)})
     which = "sharper" if slope.middle < 1 else "flatter"
     text += f": the sampler's distribution is {which}, temperature ratio about {slope.middle:.3g}"
     if _mode(symptoms) != "processed":
         text += " (two temperatures, or raw log-probs on one side)"
-    sure = predicted or (slope.tokens >= MANY and slope.agreement >= 0.85) or slope.correlation > 0.9999
-    return Finding("temperature_mismatch", text, "high" if sure else "medium", evidence)
+    certain = predicted or (slope.tokens >= MANY and slope.agreement >= 0.85) or slope.correlation > 0.9999
+    return Finding("temperature_mismatch", text, "high" if certain else "medium", evidence)
 
 
 def _predicted(slope: Slope, told: float | None) -> bool:
@@ -123,6 +132,15 @@ def _predicted(slope: Slope, told: float | None) -> bool:
     if told is None or told <= 0 or abs(math.log(told)) < TOLD_MARGIN:
         return False
     return any(abs(math.log(slope.middle / ratio)) < 0.05 + 0.2 * abs(math.log(told)) for ratio in (told, 1 / told))
+
+
+def _towards(slope: Slope, told: float | None) -> bool:
+    """On the side of 1 where a learner at temperature `told` stands to raw log-probs, about 1 / `told` at most: the sum
+    that each context divides by blurs the slope."""
+    if told is None or told <= 0 or told == 1:
+        return False
+    way = math.log(slope.middle) / -math.log(told)
+    return way > 0 and (way <= 1.2 or _predicted(slope, told))
 
 
 def _told_mode(symptoms: Symptoms) -> str:
@@ -151,7 +169,39 @@ def offset(symptoms: Symptoms) -> Finding | None:
                 mean = (symptoms.total("fit_l") - symptoms.total("fit_s")) / max(symptoms.count("fit_n"), 1)
                 centre = mean if 0.9 <= mean / centre <= 1.1 else centre
             return _offset_finding(symptoms, centre, broad, gaps.count, 1.0, known)
-    return _offset_of_some(symptoms)
+    return _cut_support(symptoms, gaps) or _offset_of_some(symptoms)
+
+
+def _cut_support(symptoms: Symptoms, gaps: Gaps) -> Finding | None:
+    """The gaps of choices go one way only, by no more than a cut takes, at every level that holds tokens."""
+    if not symptoms.count("pairs") or gaps.count < MANY:
+        return None
+    centre = gaps.median
+    one_way = gaps.count >= SURELY and min(gaps.positive(), gaps.negative()) <= 0.01 * gaps.count
+    furthest = max(-gaps.quantile(0.005), gaps.quantile(0.995))
+    if abs(centre) < (TOLD_OFFSET if one_way else MIN_OFFSET) or furthest > -math.log(LEAST_MASS):
+        return None
+    levels = [level for level in by_sampler(symptoms) if level.count >= max(2, 0.02 * gaps.count)]
+    others = [level.positive() if centre < 0 else level.negative() for level in (gaps, *levels)]
+    told = _cut(symptoms) and _reach(symptoms, gaps)
+    if len(levels) < 3 or others[0] > (TOLD_OTHER_SIDE if told else OTHER_SIDE) * gaps.count:
+        return None
+    if any(other > max(1, LEVEL_OTHER_SIDE * level.count) for other, level in zip(others[1:], levels, strict=True)):
+        return None
+    broad = gaps.quantile(0.95) - gaps.quantile(0.05)
+    return _offset_finding(symptoms, centre, broad, gaps.count, 1.0, True)
+
+
+def _reach(symptoms: Symptoms, gaps: Gaps) -> bool:
+    """No told top-p forbids the offset: it cuts no more than 1 - top_p, whatever the context."""
+    top_p = setting(symptoms, "top_p")
+    return top_p is None or not 0 < top_p < 1 or abs(gaps.median) <= -1.1 * math.log(top_p)
+
+
+def _cut(symptoms: Symptoms) -> bool:
+    """The settings tell of a cut."""
+    top_p, top_k = setting(symptoms, "top_p"), setting(symptoms, "top_k")
+    return (top_p is not None and top_p < 1) or (top_k is not None and top_k > 0)
 
 
 def _flat(symptoms: Symptoms, centre: float) -> bool:
@@ -189,7 +239,7 @@ def _offset_finding(
     symptoms: Symptoms, centre: float, spread: float, count: int, share: float, known: bool
 ) -> Finding | None:
     top_p, top_k = setting(symptoms, "top_p"), setting(symptoms, "top_k")
-    cut = (top_p is not None and top_p < 1) or (top_k is not None and top_k > 0)
+    cut = _cut(symptoms)
     evidence: dict[str, int | float | str | list[str] | list[int]] = {
         "median_gap": _short(centre),
         "gap_spread": _short(spread),
@@ -202,6 +252,8 @@ def _offset_finding(
     if share < 1.0:
         evidence["share"] = _short(share)
     words = f"the gap is {centre:+.3g} nats throughout (spread {spread:.2g})"
+    if spread > abs(centre):
+        words = f"the gap of choices goes one way only, {centre:+.3g} nats at the median (spread {spread:.2g})"
     if math.exp(-abs(centre)) < LEAST_MASS:
         return Finding("undetermined", f"{words}: too much to be the mass that top-p or top-k cuts", "low", evidence)
     if centre < 0:
@@ -228,9 +280,11 @@ def misalignment(symptoms: Symptoms) -> Finding | None:
     moments = {lag: _moments(symptoms, lag) for lag in LAGS}
     if found == 0:
         lag = min(LAGS, key=lambda key: moments[key][0])
-        if not (lag and _shifted(moments[lag], moments[0]) and symptoms.count(f"shift_{lag}_n") >= 8):
+        if not (lag and _shifted(moments[lag], moments[0]) and symptoms.count(f"shift_{lag}_n") >= FEWEST_SHIFTED):
             return _telescoping(symptoms)
     elif not (found >= 2 or tested <= 4 or "misaligned" not in symptoms.examples) or found < 0.02 * tested:
+        return None
+    if max(moments[0][1], moments[lag][1]) < ELSEWHERE_CORRELATION:  # the others do not fit as they are either
         return None
     evidence: dict[str, int | float | str | list[str] | list[int]] = {
         "lag": lag,
@@ -250,12 +304,16 @@ def misalignment(symptoms: Symptoms) -> Finding | None:
 
 
 def unrelated(symptoms: Symptoms) -> Finding | None:
-    """Far apart and uncorrelated at every lag tried. Collapsing runs of the testbed stayed above a correlation of 0.25
-    with a mean gap below 0.4, on two engines that had nearly nothing in common any more."""
+    """Far apart and uncorrelated at every lag tried, and what is unlikely on one side is not so on the other: a few
+    huge gaps undo a correlation but leave the other tokens alone. Collapsing runs of the testbed stayed above a
+    correlation of 0.25 with a mean gap below 0.4, on two engines that had nearly nothing in common any more."""
     size, correlation = _moments(symptoms, 0)
     count = symptoms.count("shift_0_n")
     related = max(_moments(symptoms, lag)[1] for lag in LAGS)
     if count < UNRELATED_TOKENS or not UNRELATED_NATS <= size < math.inf or related > UNRELATED_CORRELATION:
+        return None
+    same = followed(symptoms)
+    if same is not None and same > UNRELATED_FOLLOWED:
         return None
     evidence: dict[str, int | float | str | list[str] | list[int]] = {
         "correlation": _short(correlation),

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from triage_monitor.summary.sketch import CELLS
 from triage_monitor.summary.sketch import VALUES as FINE_VALUES
-from triage_monitor.summary.symptoms import ENTROPIC, FINE_PER_BIN, LEVELS, ZERO_GAP, Symptoms
+from triage_monitor.summary.symptoms import ENTROPIC, FINE_PER_BIN, LEVEL_EDGES, LEVELS, ZERO_GAP, Symptoms
 
 Counts = NDArray[np.int64]
+UNLIKELY = 5  # levels below: tokens to which the sampler gave a log-prob under -0.5
+FEWEST_UNLIKELY = 8
 
 
 def _bin_values() -> NDArray[np.float64]:
@@ -76,3 +78,13 @@ def choices(symptoms: Symptoms) -> Gaps:
     if symptoms.count("pairs") == 0:
         return all_gaps(symptoms)
     return Gaps(symptoms.gaps[:ENTROPIC].sum(axis=0))
+
+
+def followed(symptoms: Symptoms) -> float | None:
+    """Of tokens that were unlikely to the sampler, the share that is so to the learner too: off by at most half of
+    their log-prob. Two paths of one model, however noisy, stay above a half; columns of other tokens, below a third.
+    None where too few are unlikely, or only gaps were sent."""
+    levels = list(zip(LEVEL_EDGES, by_sampler(symptoms), strict=False))[:UNLIKELY]
+    count = sum(gaps.count for _, gaps in levels)
+    near = sum(gaps.number(edge / 2, -edge / 2) for edge, gaps in levels)
+    return near / count if count >= FEWEST_UNLIKELY else None

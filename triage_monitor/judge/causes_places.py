@@ -10,11 +10,12 @@ import math
 from collections.abc import Sequence
 
 from triage_monitor.judge.causes import Finding, Value
-from triage_monitor.judge.causes_gaps import all_gaps
+from triage_monitor.judge.causes_gaps import all_gaps, followed
 from triage_monitor.summary.symptoms import Symptoms
 
 RATE_RATIO, HELD = 10.0, 0.5
 CORE, CORE_SHARE, TAIL_SHARE, FEWEST_TAIL = 0.1, 0.5, 0.01, 5
+BETWEEN, BETWEEN_GAPS_ONLY = 2.0, 0.25  # tokens between core and tail, over those in the tail; strangers have as many
 
 
 def places(symptoms: Symptoms) -> list[Finding]:
@@ -61,18 +62,30 @@ def _at_least(hits: int, draws: int, share: float) -> float:
 
 
 def symmetric_tails(symptoms: Symptoms) -> Finding | None:
+    """Not where the columns are strangers (large gaps both ways are all these have), nor in a few responses alone."""
     negative, positive = symptoms.count("tail_neg"), symptoms.count("tail_pos")
     tail, tokens = negative + positive, symptoms.count("tokens")
     if min(negative, positive) < FEWEST_TAIL or tail < TAIL_SHARE * tokens or 2 * min(negative, positive) < tail / 1.5:
         return None
+    same = followed(symptoms)
+    if (same is not None and same < HELD) or not _spread(symptoms, tail):
+        return None
     gaps = all_gaps(symptoms)
     core = gaps.share(-CORE, CORE)
     between = 1.0 - core - gaps.share(-math.inf, -1.0) - gaps.share(1.0, math.inf)
-    if core < CORE_SHARE or between > 2 * tail / max(gaps.count, 1) or _neighbours_cancel(symptoms):
+    filled = BETWEEN_GAPS_ONLY if same is None else BETWEEN
+    if core < CORE_SHARE or between > filled * tail / max(gaps.count, 1) or _neighbours_cancel(symptoms):
         return None
     evidence: dict[str, Value] = {"below_minus_1": negative, "above_1": positive, "near_zero_share": _short(core)}
     text = f"{tail / tokens:.1%} of the gaps exceed 1 nat, {negative} below and {positive} above, around a narrow core"
     return Finding("symmetric_heavy_tails", text, "medium", evidence)
+
+
+def _spread(symptoms: Symptoms, tail: int) -> bool:
+    """The large gaps stand in at least half of the responses that they would reach if each fell on any of them."""
+    responses = symptoms.count("responses")
+    reached = -math.expm1(-tail / max(responses, 1))
+    return symptoms.count("tail_responses") >= HELD * reached * responses
 
 
 def _neighbours_cancel(symptoms: Symptoms) -> bool:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from triage_monitor.judge.causes import Finding, Value
 from triage_monitor.summary.symptoms import Symptoms
 
+FEW_RESPONSES = 8  # among more, a single one's end is chance
 FEW_EXPECTED = 0.01  # rows of zeros that chance would make, as a share of those found
 ENGINE_RATIO_BINS = 6  # 2.8 times the gap: a quarter octave each
 ENGINE_AUC, ENGINE_Z = 0.85, 3.5
@@ -48,8 +49,9 @@ def fillers(symptoms: Symptoms) -> list[Finding]:
     dummy = _dummies(symptoms)
     if dummy is not None:
         found.append(dummy)
-    if symptoms.count("appended"):
-        responses = symptoms.count("appended")
+    responses = symptoms.count("appended")
+    enough = responses >= 2 or (responses == 1 and symptoms.count("responses") <= FEW_RESPONSES)
+    if enough and responses >= symptoms.count("dummy"):
         evidence = _named(symptoms, "appended", {"responses": responses, "sampler_zero": 1})
         text = f"the last tokens of {responses} responses have sampler log-prob 0 and are unlikely to the learner"
         found.append(Finding("appended_tokens", text, "medium", evidence))

@@ -196,15 +196,16 @@ def diagnosed(symptoms: Symptoms) -> list[Finding]:
     if any(item.cause == "not_observable" for item in found):
         return found
     engine, shift = responses.one_engine(symptoms), columns.misalignment(symptoms)
-    strangers = columns.unrelated(symptoms) if shift is None and engine is None else None
+    placed = places.places(symptoms) if shift is None else []
+    explained = shift is not None or engine is not None or bool(placed) or _says(found, "dummy_tokens")
+    strangers = None if explained else columns.unrelated(symptoms)
     found += [item for item in (engine, shift, strangers) if item is not None]
     if not _mostly_flawed(symptoms):
         for test in (columns.low_precision, columns.temperature, columns.offset):
             finding = test(symptoms)
             if finding is not None and not (test is columns.offset and _says(found, "temperature_mismatch")):
                 found.append(finding)
-    if shift is None and strangers is None:
-        found += places.places(symptoms)
+    found += placed
     if engine is None and strangers is None:
         found += [item for item in (responses.broken(symptoms), _tails(symptoms, found)) if item is not None]
     notes = (responses.short_responses, responses.no_signal, responses.versions)

@@ -30,8 +30,8 @@ UNDETERMINED = "undetermined"
 CAUSES: tuple[Cause, ...] = (
     _fault(
         "renormalised_sampler_logprobs",
-        "the gap of every choice is the same negative offset, whatever the log-prob: top-p or top-k renormalised the"
-        " sampler's log-probs over the kept tokens; exp(median gap) is the kept mass",
+        "the gap of every choice is negative, whatever the log-prob: one offset, or no more than a cut takes; top-p or"
+        " top-k renormalised the sampler's log-probs over the kept tokens; exp(median gap) is the kept mass",
         "score both sides over one support: replay the kept set in the learner, ask the engine for log-probs of the"
         " full vocabulary, or sample with top_p 1 and top_k off",
     ),
@@ -58,8 +58,8 @@ CAUSES: tuple[Cause, ...] = (
     ),
     _fault(
         "unrelated_columns",
-        "the columns are half a nat apart on average and not correlated, as they are or shifted by a token or two: they"
-        " do not belong to the same tokens",
+        "the columns are half a nat apart on average and not correlated, as they are or shifted by a token or two, and"
+        " what one finds unlikely the other does not: they do not belong to the same tokens",
         "check that both log-probs are of the same responses in the same order (rows sorted again, packed or sliced"
         " differently on the two sides), and the shift within each",
         blinds=True,

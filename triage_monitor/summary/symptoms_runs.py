@@ -54,14 +54,15 @@ def zero_runs(view: Looked) -> tuple[dict[str, Flags], NDArray[np.int64]]:
         return classes, filled
     zero = (view.valid & (np.abs(view.sampler) < SAMPLER_ZERO)) | view.sentinel
     off = zero & (view.sentinel | (view.learner < SURE))
-    runs = _runs(view, zero, off)
-    fewest = _fewest(zero, off, runs)
+    runs, shorter = _runs(view, zero, off)
+    fewest = _fewest(zero, off, runs, shorter)
     for run in runs:
         if run.count < fewest or 2 * run.count < run.length or run.mean >= UNLIKELY or _elsewhere(view, run, zero):
             continue
         size = int(view.size[run.response]) + int(view.sentinel[view.of == run.response].sum())
         after = int(view.valid[run.last_zero + 1 : int(np.searchsorted(view.of, run.response, side="right"))].sum())
-        name = _name(run, size, after)
+        told = bool(view.sentinel[run.start : run.stop + 1].any())  # no engine gives such a number, however broken
+        name = "dummy" if told else _name(run, size, after)
         if name:
             filled[run.response] += run.count
             classes[name][run.response] = True
@@ -71,14 +72,19 @@ def zero_runs(view: Looked) -> tuple[dict[str, Flags], NDArray[np.int64]]:
     return classes, filled
 
 
-def _fewest(zero: Flags, off: Flags, runs: Sequence[Run]) -> int:
-    """The shortest run that chance does not make: where the learner doubts sure tokens anyway, runs must be longer."""
+def _fewest(zero: Flags, off: Flags, runs: Sequence[Run], shorter: tuple[int, int]) -> int:
+    """The shortest run that chance does not make: where the learner doubts sure tokens anyway, runs must be longer, and
+    longer still where such doubts come in clusters, as the runs of one and of two (`shorter`) tell."""
     inside = sum(run.count for run in runs)
     count = int(zero.sum())
     doubted = (int(off.sum()) - inside) / max(count - inside, 1)
     if doubted <= 0:
         return MIN_RUN
     needed = math.log(CHANCE / max(count, 1)) / math.log(min(doubted, 0.99))
+    single, double = shorter
+    if double:
+        goes_on = min(double / (single + double), 0.99)
+        needed = max(needed, 1 + math.log(CHANCE / (single + double)) / math.log(goes_on))
     return max(MIN_RUN, math.ceil(needed))
 
 
@@ -101,25 +107,27 @@ def _name(run: Run, size: int, after: int) -> str:
     if run.length >= MIN_DEGENERATE and run.mean <= 2 * UNLIKELY and (whole or (long and alike)):
         return "degenerate"
     if run.length <= MAX_APPENDED and 2 * run.length <= size:
-        return "appended"
+        # Sure tokens that the learner shares may be ordinary ones behind a filler; a few leave it open.
+        shared = run.last_zero - run.stop
+        return "appended" if shared == 0 else "dummy" if shared >= MIN_RUN else ""
     return "zero_end" if run.count >= FEWEST_UNEXPLAINED else ""
 
 
-def _runs(view: Looked, zero: Flags, off: Flags) -> list[Run]:
-    """Runs of zeros with MIN_RUN doubted tokens or more."""
+def _runs(view: Looked, zero: Flags, off: Flags) -> tuple[list[Run], tuple[int, int]]:
+    """Runs of zeros with MIN_RUN doubted tokens or more; and how many hold one such token, and two."""
     assert view.learner is not None
     begins = zero.copy()
     begins[1:] &= ~(zero[:-1] & (view.of[1:] == view.of[:-1]))
     number = np.cumsum(begins) - 1
     places = np.flatnonzero(off)
     if not len(places):
-        return []
+        return [], (0, 0)
     runs, first, count = np.unique(number[places], return_index=True, return_counts=True)
     ends = np.flatnonzero(zero)[np.searchsorted(number[zero], runs, side="right") - 1]
     learner: Floats = np.where(view.sentinel, -50.0, np.maximum(view.learner, -50.0))[places]
     mean = np.add.reduceat(learner, first) / count
     deviation = np.sqrt(np.maximum(np.add.reduceat(learner**2, first) / count - mean**2, 0.0))
-    return [
+    long = [
         Run(
             int(view.of[places[first[i]]]),
             int(places[first[i]]),
@@ -131,3 +139,4 @@ def _runs(view: Looked, zero: Flags, off: Flags) -> list[Run]:
         )
         for i in np.flatnonzero(count >= MIN_RUN)
     ]
+    return long, (int((count == 1).sum()), int((count == 2).sum()))

@@ -18,7 +18,7 @@ BORDER_TOKENS, END_TOKENS, ENDED_RESPONSE = 4, 4, 16
 LARGE = 1.0
 BLOCK = 16
 CLIP = 16.0
-MIN_PAIRS = 8
+MIN_PAIRS, MIN_CHOICES, CHOICE = 8, 3, -0.1
 MIN_MEAN, SHIFTED_RATIO, SHIFTED_CORRELATION, CORRELATION_GAIN = 0.1, 0.35, 0.8, 0.2
 
 
@@ -41,7 +41,7 @@ def add_alignment(view: Looked, flawed: Flags, counts: Counter[str]) -> Flags:
         if lag == 0:
             continue
         found = (best == number) & (moments[lag][0] >= MIN_PAIRS) & (distance[0] >= MIN_MEAN)
-        found &= distance[lag] <= SHIFTED_RATIO * distance[0]
+        found &= (distance[lag] <= SHIFTED_RATIO * distance[0]) & (moments[lag][7] >= MIN_CHOICES)
         found &= (correlation[lag] >= SHIFTED_CORRELATION) & (correlation[0] <= correlation[lag] - CORRELATION_GAIN)
         shifted |= found
         counts[f"shifted_{lag}"] += int((found & view.drawn).sum())
@@ -51,7 +51,8 @@ def add_alignment(view: Looked, flawed: Flags, counts: Counter[str]) -> Flags:
 def _moments(
     view: Looked, usable: Flags, learner: Floats, sampler: Floats, lag: int, counts: Counter[str]
 ) -> list[Floats]:
-    """[R] pairs, sums of l, s, l l, s s, l s, abs(l - s) over pairs (l_t, s_(t+lag)); their totals are counted."""
+    """[R] pairs, sums of l, s, l l, s s, l s, abs(l - s) over pairs (l_t, s_(t+lag)), whose totals are counted; and the
+    pairs in which both were a choice: a fit that rests on one large value is none."""
     here, there, together = view.next_of(lag)
     pair = together & usable[here] & usable[there]
     of, x, y = view.of[here][pair], learner[here][pair], sampler[there][pair]
@@ -70,7 +71,8 @@ def _moments(
         found.append(np.bincount(of, weights=values, minlength=view.responses).astype(np.float64))
         unit = 1 if name == "n" else SCALE * SCALE if len(name) == 2 else SCALE
         counts[f"shift_{lag}_{name}"] += int(np.rint(values[inside] * unit).astype(np.int64).sum())
-    return found
+    chosen = np.bincount(of[(x < CHOICE) & (y < CHOICE)], minlength=view.responses)
+    return [*found, chosen.astype(np.float64)]
 
 
 def _correlation(moments: list[Floats]) -> Floats:
