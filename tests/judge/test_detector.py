@@ -303,6 +303,18 @@ def test_new_attempt_unlatches_and_keeps_the_frozen_baseline() -> None:
     assert resumed.baseline == state.baseline
 
 
+def test_what_the_older_attempt_left_in_the_window_does_not_latch_the_resumed_one() -> None:
+    broken, _ = run(calm() + then(10, **BROKEN))
+    assert broken.latched
+    resumed = [replace(window(90 + k, 1, **BROKEN), fresh=k + 1) for k in range(24)]
+    healed, found = run(resumed + [window(114 + k, 1) for k in range(40)], broken)
+    assert "terminal" not in [name for _, name in stages(found)]
+    assert healed.stage is Stage.HEALTHY
+    worse, found = run(resumed + [window(114 + k, 1, **BROKEN) for k in range(5)], broken)
+    assert worse.latched
+    assert stages(found)[-1] == (118, "terminal")
+
+
 def test_run_that_falls_apart_while_learning_does_not_learn_it() -> None:
     state, found = run(calm(40) + then(120, 40, **BROKEN))
     assert stages(found)[1:] == [(44, "terminal")]

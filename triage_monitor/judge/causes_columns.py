@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 
 from triage_monitor.judge.causes import Finding
-from triage_monitor.judge.causes_gaps import Gaps, by_sampler, choices, followed
+from triage_monitor.judge.causes_gaps import CORE, FAR, Gaps, by_sampler, choices, filling, followed
 from triage_monitor.summary.symptoms import LAGS, Symptoms
 
 FEWEST, MANY, SURELY, LEAST_SHARE = 5, 30, 200, 0.05
@@ -313,7 +313,7 @@ def unrelated(symptoms: Symptoms) -> Finding | None:
     if count < UNRELATED_TOKENS or not UNRELATED_NATS <= size < math.inf or related > UNRELATED_CORRELATION:
         return None
     same = followed(symptoms)
-    if same is not None and same > UNRELATED_FOLLOWED:
+    if (same is not None and same > UNRELATED_FOLLOWED) or filling(symptoms, CORE) <= FAR:
         return None
     evidence: dict[str, int | float | str | list[str] | list[int]] = {
         "correlation": _short(correlation),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from triage_monitor.summary.symptoms import ENTROPIC, FINE_PER_BIN, LEVEL_EDGES,
 Counts = NDArray[np.int64]
 UNLIKELY = 5  # levels below: tokens to which the sampler gave a log-prob under -0.5
 FEWEST_UNLIKELY = 8
+CORE, FAR = 0.1, 0.25  # nats; `filling` below: a tail far from the core
 
 
 def _bin_values() -> NDArray[np.float64]:
@@ -78,6 +80,14 @@ def choices(symptoms: Symptoms) -> Gaps:
     if symptoms.count("pairs") == 0:
         return all_gaps(symptoms)
     return Gaps(symptoms.gaps[:ENTROPIC].sum(axis=0))
+
+
+def filling(symptoms: Symptoms, core: float) -> float:
+    """Tokens between the core and 1 nat over those beyond, either way: strangers have about as many in between, two
+    engines that took different branches hardly any."""
+    gaps = all_gaps(symptoms)
+    beyond = gaps.number(-math.inf, -1.0) + gaps.number(1.0, math.inf)
+    return (gaps.count - beyond - gaps.number(-core, core)) / max(beyond, 1)
 
 
 def followed(symptoms: Symptoms) -> float | None:

@@ -10,12 +10,11 @@ import math
 from collections.abc import Sequence
 
 from triage_monitor.judge.causes import Finding, Value
-from triage_monitor.judge.causes_gaps import all_gaps, followed
+from triage_monitor.judge.causes_gaps import CORE, FAR, all_gaps, filling, followed
 from triage_monitor.summary.symptoms import Symptoms
 
 RATE_RATIO, HELD = 10.0, 0.5
-CORE, CORE_SHARE, TAIL_SHARE, FEWEST_TAIL = 0.1, 0.5, 0.01, 5
-BETWEEN, BETWEEN_GAPS_ONLY = 2.0, 0.25  # tokens between core and tail, over those in the tail; strangers have as many
+CORE_SHARE, TAIL_SHARE, FEWEST_TAIL, FILLED = 0.5, 0.01, 5, 2.0
 
 
 def places(symptoms: Symptoms) -> list[Finding]:
@@ -68,13 +67,11 @@ def symmetric_tails(symptoms: Symptoms) -> Finding | None:
     if min(negative, positive) < FEWEST_TAIL or tail < TAIL_SHARE * tokens or 2 * min(negative, positive) < tail / 1.5:
         return None
     same = followed(symptoms)
-    if (same is not None and same < HELD) or not _spread(symptoms, tail):
+    filled = FILLED if same is not None and same >= HELD else FAR
+    core = all_gaps(symptoms).share(-CORE, CORE)
+    if core < CORE_SHARE or filling(symptoms, CORE) > filled or not _spread(symptoms, tail):
         return None
-    gaps = all_gaps(symptoms)
-    core = gaps.share(-CORE, CORE)
-    between = 1.0 - core - gaps.share(-math.inf, -1.0) - gaps.share(1.0, math.inf)
-    filled = BETWEEN_GAPS_ONLY if same is None else BETWEEN
-    if core < CORE_SHARE or between > filled * tail / max(gaps.count, 1) or _neighbours_cancel(symptoms):
+    if _neighbours_cancel(symptoms):
         return None
     evidence: dict[str, Value] = {"below_minus_1": negative, "above_1": positive, "near_zero_share": _short(core)}
     text = f"{tail / tokens:.1%} of the gaps exceed 1 nat, {negative} below and {positive} above, around a narrow core"

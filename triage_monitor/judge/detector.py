@@ -144,14 +144,13 @@ def _judge(
     state = _advance_rules(settings, state, seen)
     alarmed = settings.drift.holds(state.drift) or settings.pre_terminal.holds(state.pre_terminal) or state.latched
     values = {name: seen.values.get(name) for name in learned}
-    unmixed = seen.fresh_updates >= seen.updates  # no older attempt is left in the window
     baseline = learn(
         settings.baseline,
         state.baseline,
         step=seen.step,
         updates=seen.updates,
         values=values,
-        healthy=unmixed and not alarmed,
+        healthy=_is_unmixed(seen) and not alarmed,
     )
     state = replace(state, baseline=baseline)
     if not baseline.ready:
@@ -188,8 +187,10 @@ def _advance_rules(settings: DetectorSettings, state: DetectorState, seen: Obser
     values = {**seen.values, SCORE: None if score is None else score.value}
     drift = settings.drift.advance(state.drift, values, medians, material=material)
     pre_terminal = settings.pre_terminal.advance(state.pre_terminal, values, medians, material=material)
-    terminal = settings.terminal.advance(state.terminal, values, medians)
-    best, reward = _reward(settings, state, seen, elevated=mismatch_is_out(settings, score, material))
+    terminal, best, reward = state.terminal, state.best_reward, state.reward
+    if _is_unmixed(seen):  # what an older attempt left in the window must not latch the new one, which may be its cure
+        terminal = settings.terminal.advance(terminal, values, medians)
+        best, reward = _reward(settings, state, seen, elevated=mismatch_is_out(settings, score, material))
     latched_by = state.latched_by
     if not state.latched and settings.terminal.holds(terminal):
         latched_by = "terminal_magnitude"
@@ -207,6 +208,11 @@ def _advance_rules(settings: DetectorSettings, state: DetectorState, seen: Obser
         levels=(*state.levels, None if score is None else score.level)[-TREND_UPDATES:],
         score=score,
     )
+
+
+def _is_unmixed(seen: Observation) -> bool:
+    """No older attempt is left in the window."""
+    return seen.fresh_updates >= seen.updates
 
 
 def mismatch_is_out(settings: DetectorSettings, score: Score | None, material: bool) -> bool:
