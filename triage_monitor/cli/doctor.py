@@ -20,15 +20,21 @@ def register(app: typer.Typer) -> None:
         address: Annotated[str | None, typer.Argument(metavar="[URL]", help="The sidecar's address.")] = None,
         url: Annotated[str, typer.Option("--url", envvar="TRIAGE_URL", help="The same, as an option.")] = DEFAULT_URL,
         prometheus: Annotated[str | None, typer.Option(help="Address of a Prometheus that should scrape it.")] = None,
+        framework: Annotated[
+            str | None, typer.Option(help="Check the hooks of this RL framework, as installed here, and nothing else.")
+        ] = None,
         as_json: Annotated[bool, typer.Option("--json")] = False,
     ) -> None:
         """Check a server, its surroundings and its runs; exit 1 when something needs a person."""
         import os
 
-        from triage_monitor.cli import checkup
+        from triage_monitor.cli import checkup, checkup_framework
 
         asked = address or url
-        findings = list(checkup.examine(asked, prometheus, os.environ))
+        if framework is not None:
+            asked, findings = framework, list(checkup_framework.framework(framework))
+        else:
+            findings = list(checkup.examine(asked, prometheus, os.environ))
         if as_json:
             print(json.dumps(checkup.as_json(asked, findings)))
         else:

@@ -82,3 +82,19 @@ def _is_global_first() -> bool:
     import torch.distributed as dist
 
     return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
+
+
+def megatron_rank() -> Rank:
+    """This process's place by Megatron's own groups."""
+    from megatron.core import mpu
+
+    return Rank(
+        data=mpu.get_data_parallel_rank(),
+        data_size=mpu.get_data_parallel_world_size(),
+        tensor=mpu.get_tensor_model_parallel_rank(),
+        tensor_size=mpu.get_tensor_model_parallel_world_size(),
+        pipeline=mpu.get_pipeline_model_parallel_rank(),
+        pipeline_size=mpu.get_pipeline_model_parallel_world_size(),
+        context=mpu.get_context_parallel_rank(),
+        context_size=mpu.get_context_parallel_world_size(),
+    )

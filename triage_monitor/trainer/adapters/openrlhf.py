@@ -32,7 +32,8 @@ class TriagePolicyLoss(nn.Module):
         settings: Any = inner
         if settings.policy_loss_type != "ppo":
             raise ConfigError(f"the gate needs one loss term a token: ppo, not {settings.policy_loss_type!r}")
-        if settings.is_correction_level == "off":
+        level = getattr(settings, "is_correction_level", None)  # before 0.11: a switch named enable_vllm_is_correction
+        if level == "off" or (level is None and not getattr(settings, "enable_vllm_is_correction", False)):
             raise ConfigError(
                 "OpenRLHF requests the sampler's log-probs only with a correction: set "
                 "--algo.advantage.is_correction_level token (a wide threshold leaves the loss as it is)"

@@ -95,18 +95,23 @@ class Tap:
         self, learner: Tensor, sampler: Tensor, advantages: Tensor, mask: Tensor, *, cu_seqlens: Tensor | None = None
     ) -> Weighed:
         """Shapes as `TriageLoss`; advantages [B], [B, 1] or the mask's shape. No wait for the device."""
-        self._begin()
         spread = self._spread(advantages, mask, cu_seqlens)
+        weights, repair_loss = self.weights(learner, sampler, advantages, mask, cu_seqlens=cu_seqlens)
+        return Weighed(spread if weights is None else spread * weights.to(spread.dtype), repair_loss)
+
+    def weights(
+        self, learner: Tensor, sampler: Tensor, advantages: Tensor, mask: Tensor, *, cu_seqlens: Tensor | None = None
+    ) -> tuple[Tensor | None, Tensor]:
+        """(the factor of each token's loss or None for 1 everywhere, the repair loss), for a seam behind the loss."""
+        self._begin()
         if not self.act:
-            return Weighed(spread, learner.new_zeros(()))
-        step = self.step or 0
+            return None, learner.new_zeros(())
         weights, repair_loss, stats = self.objective.split(
-            learner, sampler, advantages, mask, step, cu_seqlens=cu_seqlens
+            learner, sampler, advantages, mask, self.step or 0, cu_seqlens=cu_seqlens
         )
         self.stats.append(stats)
-        if self.params.control != "run":
-            return Weighed(spread * 0.0, repair_loss * 0.0)
-        return Weighed(spread * weights.to(spread.dtype), repair_loss)
+        scale = 1.0 if self.params.control == "run" else 0.0
+        return weights * scale, repair_loss * scale
 
     def add(
         self, placement: Placement, *, learner: Any, sampler: Any, advantages: Any, padding: Any = None, **others: Any
