@@ -74,6 +74,35 @@ def runbook() -> str:
     )
 
 
+def framework_table() -> str:
+    from triage_monitor.trainer.adapters.frameworks import FRAMEWORKS
+
+    rows = [
+        f"| {name} | {item.version} | {item.activation} | {item.act} | {item.proof} |"
+        for name, item in FRAMEWORKS.items()
+    ]
+    head = "| framework | read at | activated by (observes every update) | acts | how proven |"
+    return "\n".join([head, "|---|---|---|---|---|", *rows])
+
+
+def name_table() -> str:
+    from triage_monitor.trainer.adapters.names import NAMES
+
+    rows = [
+        f"| {row.framework} | `{row.theirs}` | {f'`{row.ours}`' if row.ours else 'none'} | {row.difference or 'equal'} "
+        f"| {row.checked} |"
+        for row in NAMES
+    ]
+    return "\n".join(["| framework | its name | ours | difference | checked |", "|---|---|---|---|---|", *rows])
+
+
+def trap_table() -> str:
+    from triage_monitor.trainer.adapters.names import TRAPS
+
+    rows = [f"| {row.trap} | {row.handled} |" for row in TRAPS]
+    return "\n".join(["| trap | where it goes |", "|---|---|", *rows])
+
+
 def _leaves(prefix: str, value: Any) -> list[tuple[str, Any]]:
     if not is_dataclass(value):
         return [] if value == {} else [(prefix, value)]
@@ -95,6 +124,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "settings": setting_table,
     "causes": cause_table,
     "runbook": runbook,
+    "frameworks": framework_table,
+    "names": name_table,
+    "traps": trap_table,
 }
 
 
