@@ -3,7 +3,7 @@ from judge_series import window
 
 from triage_monitor.judge.notices import NoticeSettings, NoticeState, notice
 from triage_monitor.judge.observation import Observation
-from triage_monitor.judge.priors import far_above_prior
+from triage_monitor.judge.priors import PRIORS, far_above_prior
 
 # NVFP4's prior is 0.1 and 0.03: these are five times that.
 SICK = {"abs_delta_mean": 0.5, "kl_k3": 0.15}
@@ -39,6 +39,18 @@ def test_same_numbers_are_noticed_for_bf16_only() -> None:
     numbers = {"abs_delta_mean": 0.09, "kl_k3": 0.004}
     assert said(start("bf16", **numbers), learning=True) == ["unhealthy_start"]
     assert said(start("nvfp4", **numbers), learning=True) == []
+
+
+# The largest mean abs gap and k3 of a healthy update of our testbed, per format (BF16 learner).
+MEASURED = {"fp8": (0.0101, 0.0011), "mxfp8": (0.0127, 0.0020), "mxfp4": (0.075, 0.034)}
+
+
+@pytest.mark.parametrize("precision", MEASURED)
+def test_what_the_testbed_measured_is_a_healthy_start_and_ten_priors_are_not(precision: str) -> None:
+    gap, k3 = MEASURED[precision]
+    assert said(start(precision, abs_delta_mean=gap, kl_k3=k3), learning=True) == []
+    sick = {name: 10 * level for name, level in PRIORS[precision].items()}
+    assert said(start(precision, **sick), learning=True) == ["unhealthy_start"]
 
 
 @pytest.mark.parametrize("precision", [None, "int4", ""])
