@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from triage_monitor.errors import ConfigError, ConflictError, InputError, StoreCorrupt
+from triage_monitor.storage.audit import WITNESS_FILE
+from triage_monitor.storage.audit_witness import Witness
 from triage_monitor.storage.records import ALL_KINDS, Record, RunRow
 from triage_monitor.storage.rowcodec import Cell, decode_row
 from triage_monitor.storage.schema import SCHEMA_VERSION
@@ -82,6 +84,7 @@ def import_run(directory: Path, file: Path) -> Transfer:
         if any(known.values()):
             raise ConflictError(f"run '{run}' is in {directory} already; nothing was imported")
         store.adopt(_rows(file, run)).result()
+        Witness(directory / WITNESS_FILE).reconcile(store)  # else its audit trail would look made up
     finally:
         store.close()
     return Transfer(run, rows)
