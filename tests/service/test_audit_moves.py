@@ -1,4 +1,4 @@
-"""The audit trail after its run was moved and after its store was mended: whole where it is whole, and told where not."""
+"""The audit trail after its run was moved and its store mended: whole where it is whole, and told where it is not."""
 
 from __future__ import annotations
 
