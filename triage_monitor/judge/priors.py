@@ -15,7 +15,7 @@ median and largest of an update, sampler/learner:
 |---|---|---|
 | `fp8/bf16` | 0.0077, 0.0069; largest 0.0100 | 0.0002; largest 0.0010 |
 | `fp8-block/bf16` | 0.0074, 0.0077; largest 0.0101 | 0.0002; largest 0.0011 |
-| `fp8/fp8` (seed 0) | 0.0047; largest 0.0069 | 0.0002; largest 0.0010 |
+| `fp8/fp8` | 0.0047, 0.0047; largest 0.0074 | 0.0002; largest 0.0010 |
 | `mxfp8/bf16` | 0.0094, 0.0098; largest 0.0127 | 0.0002, 0.0003; largest 0.0020 |
 | `mxfp4/bf16` | 0.058, 0.059; largest 0.075 | 0.017, 0.020; largest 0.034 |
 
