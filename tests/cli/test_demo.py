@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from triage_monitor.cli.demo import Plan, run_demo
 from triage_monitor.cli.demo_report import _rewards
+from triage_monitor.cli.main import build_app
+from triage_monitor.errors import ConfigError
 
 UPDATES = 30
 
@@ -94,3 +97,10 @@ def _train(directory: Path, url: str, *, guarded: bool) -> list[dict[str, float]
 
 def _updates(directory: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (directory / "updates.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_framework_without_a_demo_and_too_few_updates_are_wrong_options(tmp_path: Path) -> None:
+    for options, words in ((["--framework", "torchforge"], "knows trl"), (["--updates", "12"], "at least 30")):
+        told = CliRunner().invoke(build_app(), ["demo", "--directory", str(tmp_path), *options])
+        assert isinstance(told.exception, ConfigError)
+        assert words in str(told.exception)

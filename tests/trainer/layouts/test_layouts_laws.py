@@ -110,7 +110,7 @@ def stacked(columns: dict[str, list[torch.Tensor]], before: Any, width: int) -> 
 
 
 @given(plains(), st.sampled_from(["left", "right", "between"]), st.integers(0, 5))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 def test_padding_on_either_side_changes_nothing(plain: Plain, side: str, extra: int) -> None:
     longest = max((len(mask) for mask in plain.masks), default=0) + extra
     room = [longest - len(mask) for mask in plain.masks]
@@ -121,7 +121,7 @@ def test_padding_on_either_side_changes_nothing(plain: Plain, side: str, extra: 
 
 
 @given(plains())
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 def test_a_dummy_first_position_is_left_out_whatever_its_mask_says(plain: Plain) -> None:
     width = max((len(m) + p for m, p in zip(plain.masks, plain.prompts, strict=True)), default=1)
     laid = stacked(plain.columns(), plain.prompts, width)
@@ -143,7 +143,7 @@ def in_a_row(plain: Plain, tail: int) -> tuple[dict[str, torch.Tensor], list[int
 
 
 @given(plains(), st.integers(0, 5), st.booleans())
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 def test_packing_by_offsets_positions_and_ids_changes_nothing(plain: Plain, tail: int, as_row: bool) -> None:
     laid, lengths = in_a_row(plain, tail)
     if as_row:
@@ -158,7 +158,7 @@ def test_packing_by_offsets_positions_and_ids_changes_nothing(plain: Plain, tail
 
 
 @given(plains())
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 def test_lists_are_taken_as_they_are(plain: Plain) -> None:
     laid: dict[str, Any] = plain.columns()
     agrees(plain, layouts.per_sample(laid["mask"]), laid)
@@ -169,7 +169,7 @@ def test_lists_are_taken_as_they_are(plain: Plain) -> None:
 
 
 @given(plains(smallest=1), st.booleans())
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 def test_next_token_arrays_are_moved_onto_their_tokens(plain: Plain, as_packed: bool) -> None:
     laid, lengths = in_a_row(plain, 0)
     offsets = np.array([0, *np.cumsum(lengths)])
@@ -180,7 +180,7 @@ def test_next_token_arrays_are_moved_onto_their_tokens(plain: Plain, as_packed: 
 
 
 @given(plains(smallest=1), st.integers(1, 4), st.booleans())
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 def test_context_parallel_slices_join_before_anything_is_counted(plain: Plain, ranks: int, keeps_padding: bool) -> None:
     laid: dict[str, Any] = {}
     for name, rows in plain.columns().items():
