@@ -105,6 +105,13 @@ def test_filler_before_sure_tokens_or_at_the_end_is_not_an_appended_token(filler
     assert set(found_in(world.rows())) == {"dummy_tokens"}
 
 
+def test_broken_response_of_sure_text_is_not_filled_in() -> None:
+    world = sure_text(11, sure=0.5)
+    world.sampler[3] = np.array([-1e-8] * 24 + [-4e-6, -1e-8, -3e-6])
+    world.learner[3] = world.sampler[3] - world.random.uniform(1.5, 9.0, 27)
+    assert set(found_in(world.rows())) == {"broken_responses"}
+
+
 def test_doubts_that_come_in_clusters_are_not_fillers() -> None:
     """A learner that falls apart doubts sure tokens in pairs and triples, too; nobody filled anything in."""
     random = np.random.default_rng(6)

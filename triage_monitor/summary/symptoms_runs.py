@@ -93,7 +93,7 @@ def _elsewhere(view: Looked, run: Run, zero: Flags) -> bool:
     first, last = np.searchsorted(view.of, [run.response, run.response + 1])
     others = view.valid[first:last] & ~zero[first:last]
     size = np.abs(view.gap[first:last][others])
-    if len(size) >= MIN_RUN and np.median(size) > 0.5:
+    if len(size) and np.median(size) > 0.5:
         return True
     return run.count <= BORDER_RUN and bool(view.turn[max(run.start - BORDER_RUN + 1, first) : run.start + 1].any())
 
