@@ -22,11 +22,13 @@ import uvicorn
 from triage_monitor.config import Settings
 from triage_monitor.errors import ConfigError, StoreCorrupt
 from triage_monitor.service.app import Application, build
+from triage_monitor.service.connections import Stalled
 from triage_monitor.storage.base import Store
 from triage_monitor.storage.memory import MemoryStore
 from triage_monitor.storage.sqlite import SqliteStore
 
 _KEEP_ALIVE_SECONDS = 75
+_TICKS_PER_LOOK = 5  # a tick is a tenth of a second
 MAX_REOPENINGS = 5
 logger = logging.getLogger("triage_monitor")
 
@@ -53,6 +55,7 @@ class Server(uvicorn.Server):
         self.application = application
         self._scheme = "https" if settings.tls.cert_file else "http"
         self._announce = announce
+        self.stalled = Stalled(settings.ingest.stall_seconds, application.sidecar.clock.monotonic)
         self.port = settings.server.port
         self.told_to_end = False
 
@@ -63,6 +66,8 @@ class Server(uvicorn.Server):
             self._announce(self.address)
 
     async def on_tick(self, counter: int) -> bool:
+        if counter % _TICKS_PER_LOOK == 0:
+            self.stalled.look(self.server_state.connections)
         return await super().on_tick(counter) or self.application.sidecar.store.suspect is not None
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from triage_monitor.errors import InputError
@@ -54,6 +54,9 @@ class WorstResponse:
         return cls(**{item.name: data[item.name] for item in fields(cls)} | cells)
 
 
+_NAMES = tuple(item.name for item in fields(WorstResponse))
+
+
 def merge_worst(several: Iterable[tuple[WorstResponse, ...]]) -> tuple[WorstResponse, ...]:
     """The worst of all, worst first; the order of the inputs makes no difference."""
     every = [response for one in several for response in one]
@@ -61,7 +64,10 @@ def merge_worst(several: Iterable[tuple[WorstResponse, ...]]) -> tuple[WorstResp
 
 
 def encode_worst(responses: tuple[WorstResponse, ...]) -> bytes:
-    document = {"format": FORMAT, "responses": [asdict(response) for response in responses]}
+    document = {
+        "format": FORMAT,
+        "responses": [{name: getattr(response, name) for name in _NAMES} for response in responses],
+    }
     return zlib.compress(json.dumps(document, allow_nan=False, separators=(",", ":")).encode(), 6)
 
 

@@ -1,0 +1,48 @@
+"""Peers that open a connection and do not go on: they are let go after a while, those beside them are served on."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from urllib.parse import urlsplit
+
+from service.live_server import LiveServer, masses, serving
+
+from triage_monitor.config import Settings
+
+SHORT = {"server": {"port": 0}, "ingest": {"stall_seconds": 0.4}}
+
+
+def opened(live: LiveServer, said: bytes, receive_bytes: int | None = None) -> socket.socket:
+    parts = urlsplit(live.address)
+    peer = socket.socket()
+    if receive_bytes is not None:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    peer.settimeout(60)
+    peer.connect((parts.hostname, parts.port))
+    peer.sendall(said)
+    return peer
+
+
+def test_half_a_head_and_silence_are_let_go_and_others_are_served() -> None:
+    with serving(Settings.from_dict(SHORT)) as live:
+        assert live.put("run", 1, masses(2, 1)).status_code == 201
+        peers = [opened(live, said) for said in (b"", b"GET /healthz HTTP/1.1\r\nHost: ", b"PUT ")]
+        for peer in peers:
+            with contextlib.suppress(ConnectionResetError):
+                assert peer.recv(100) == b""
+            peer.close()
+        assert live.put("run", 2, masses(2, 1)).status_code == 201
+        assert live.server.stalled.closed == 3
+
+
+def test_reader_that_does_not_read_is_let_go() -> None:
+    with serving(Settings.from_dict(SHORT)) as live:
+        for number in range(20):
+            live.put(f"run-{number}", 1, masses(2, 1))
+        ask = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        peer = opened(live, ask * 40, receive_bytes=4096)
+        while not live.server.stalled.closed:
+            assert live.http.get("/healthz").status_code == 200
+        peer.close()
+        assert live.put("run-0", 2, masses(2, 1)).status_code == 201
