@@ -33,8 +33,10 @@ ENV = {
     "TRIAGE_INGEST__MAX_INFLIGHT_BYTES": str(INFLIGHT),
 }
 HOOKS = '[hooks.actions]\nTriageRunTerminal = "pause"\n'
-# What decoding holds beside the bodies: 40 bytes a position for two workers, and two summaries at their largest.
-ROOM = INFLIGHT + 2 * 40 * MAX_TOKENS + 2 * (64 << 20)
+RUNS = 3
+# What decoding holds beside the bodies: 40 bytes a position for two workers, and two summaries at their largest; and
+# the windows of the runs that take what is taken, 25 summaries of 400 kB each.
+ROOM = INFLIGHT + 2 * 40 * MAX_TOKENS + 2 * (64 << 20) + (RUNS + 1) * 26 * 450_000
 POOL, FRESH = 400, 0.2  # most inputs are damage done to an earlier one
 
 
@@ -54,7 +56,7 @@ def _send_one(fuzz: Fuzz, number: int, seed: int, pools: dict[str, list[bytes]])
     else:  # making a body takes longer than sending it
         body = damaged(rng.choice(pool), rng)
     media = {"arrow": STREAM_MIME, "summary": SUMMARY_MIME}[kind]
-    fuzz.put(label, f"fuzz-{number // 3000}-{number % 7}", number, body, rng.choice((media, media, media, STREAM_MIME)))
+    fuzz.put(label, f"fuzz-{number % RUNS}", number, body, rng.choice((media, media, media, STREAM_MIME)))
 
 
 def _parts(request: object) -> tuple[str, str, bytes | None, dict[str, str]]:
