@@ -110,3 +110,21 @@ def test_without_an_address_the_environment_is_refused(monkeypatch: pytest.Monke
     monkeypatch.setenv("TRIAGE_TEMPERATURE", "warm")
     with pytest.raises(ConfigError, match="TRIAGE_TEMPERATURE must be a number, not 'warm'"):
         tap_from_environment("verl")
+
+
+def test_the_environment_names_server_run_and_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"URL": "http://127.0.0.1:9", "RUN": "mine", "TEMPERATURE": "0.7", "TOP_K": "20", "PRECISION": "nvfp4"}
+    for name, value in (told | {"ACT": "0"}).items():
+        monkeypatch.setenv(f"TRIAGE_{name}", value)
+    tap = tap_from_environment("verl", settings={"learner": "old"})
+    try:
+        assert not tap.act
+        assert "run='mine', shards=1, shard=0" in repr(tap.monitor)
+    finally:
+        tap.release(0.0)
+    silent = tap_from_environment("slime", rank=layouts.Rank(tensor=1, tensor_size=2), follow=False)
+    assert not silent.emits
+    assert silent.monitor is not None  # the first process decides the parameters, whatever it holds
+    added(silent)
+    assert not silent.close()
+    silent.release(0.0)

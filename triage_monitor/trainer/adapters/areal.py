@@ -30,13 +30,13 @@ def triaged(grpo_loss_fn: Any, tap: Tap | None = None) -> Any:
     def wrapped(logprobs: Any, entropy: Any, input_data: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("importance_sampling_level", "token") != "token":
             raise ConfigError("the gate needs one loss term a token: importance_sampling_level=token")
-        if not held:
-            held.append(tap_from_environment("areal"))
-        now = held[0]
         sampler, mask, advantages = (input_data[name] for name in ("logprobs", "loss_mask", "advantages"))
         offsets = input_data.get("cu_seqlens") if mask.dim() == 1 else None
         prox = input_data.get("prox_logp")
         is_recomputed = prox is not None and prox.data_ptr() != sampler.data_ptr()
+        if not held:
+            held.append(tap_from_environment("areal", settings={"learner": "old" if is_recomputed else "theta"}))
+        now = held[0]
         placement = layouts.padded(mask) if offsets is None else layouts.packed(mask, offsets)
         versions = input_data.get("versions")
         now.add(

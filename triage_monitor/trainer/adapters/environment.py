@@ -41,7 +41,7 @@ def tap_from_environment(
     place = rank if rank is not None else _data_parallel_rank()
     needs_monitor = place.emits or _is_global_first()
     monitor = None
-    launch = shared_launch_id() if place.data_size > 1 else None
+    launch = shared_launch_id()  # a collective: also of ranks that send nothing, or the first would be a second launch
     if needs_monitor:
         monitor = Monitor(
             url,

@@ -57,7 +57,9 @@ def activate(module: Any = None, tap: Tap | None = None) -> None:
             return plain_loss(self, model, model_inputs, grpo_batch)
         _check(self, grpo_batch)
         if not held:
-            held.append(tap_from_environment("ms-swift", settings={"logprobs_mode": "processed_logprobs"}))
+            learner = "theta" if grpo_batch.old_per_token_logps is None else "old"
+            told = {"logprobs_mode": "processed_logprobs", "learner": learner}
+            held.append(tap_from_environment("ms-swift", settings=told))
         open_calls.append(_Call(copy.copy(grpo_batch)))
         try:
             value, *rest = plain_loss(self, model, model_inputs, open_calls[-1].batch)

@@ -78,7 +78,8 @@ TRAPS: tuple[Trap, ...] = (
     Trap("NaN, infinities, -9999", "excluded and counted; -9999 is missing (`sentinel_tokens`)"),
     Trap("placeholder zeros on tool tokens", "only the loss mask decides, never a value"),
     Trap(
-        "mask after rejection", "TRL, OpenRLHF: before it; verl: bypass-mode rollout_rs refused; slime: own TIS refused"
+        "mask after rejection",
+        "taken before it; slime's own TIS and verl's rollout_rs in bypass mode refused, else leave rollout_rs null",
     ),
     Trap(
         "rows that fill up a batch",

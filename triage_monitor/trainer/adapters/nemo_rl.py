@@ -37,13 +37,13 @@ class TriageLossMixin:
             raise ConfigError("the gate needs one loss term a token: sequence_level_importance_ratios=false")
 
     def __call__(self, next_token_logprobs: Any, data: Any, global_valid_seqs: Any, global_valid_toks: Any) -> Any:
-        tap = _connected()
         token, sample = data["token_mask"][:, 1:], data["sample_mask"]
         mask = token * sample.unsqueeze(-1)
         sampler, advantages = data["generation_logprobs"][:, 1:], data["advantages"][:, 1:]
         settings: Any = self
         is_current = settings.force_on_policy_ratio or "prev_logprobs" not in data
         learner = next_token_logprobs if is_current else data["prev_logprobs"][:, 1:]
+        tap = _connected("theta" if is_current else "old")
         tap.add(layouts.padded(mask), learner=learner, sampler=sampler, advantages=advantages)
         act = tap.weigh(next_token_logprobs, sampler, advantages, mask)
         shadow = copy.copy(data)
@@ -54,10 +54,10 @@ class TriageLossMixin:
         return loss + act.repair_loss * mask.sum() / global_valid_toks, metrics
 
 
-def _connected() -> Tap:
+def _connected(learner: str) -> Tap:
     global _tap
     if _tap is None:
-        _tap = tap_from_environment("nemo-rl", zero_learner_is_missing=True)
+        _tap = tap_from_environment("nemo-rl", settings={"learner": learner}, zero_learner_is_missing=True)
     return _tap
 
 

@@ -24,6 +24,7 @@ from triage_monitor.trainer.adapters.environment import tap_from_environment
 from triage_monitor.trainer.adapters.tap import Tap
 
 MODULE = "open_instruct.grpo_utils"
+TOLD = {"logprobs_mode": "processed_logprobs", "learner": "old"}
 
 
 def triaged(compute_rho_correction: Any, tap: Tap | None = None) -> Any:
@@ -34,7 +35,7 @@ def triaged(compute_rho_correction: Any, tap: Tap | None = None) -> Any:
         if config.use_vllm_logprobs:
             raise ConfigError("use_vllm_logprobs makes old and sampler one array: there is no gap to watch")
         if not held:
-            held.append(tap_from_environment("open-instruct", settings={"logprobs_mode": "processed_logprobs"}))
+            held.append(tap_from_environment("open-instruct", settings=TOLD))
         now = held[0]
         placement = layouts.by_id(_stretches(response_mask))
         now.add(placement, learner=old_logprob, sampler=vllm_logprobs, advantages=advantages)

@@ -39,7 +39,8 @@ class TriagePolicyLoss(nn.Module):
                 "--algo.advantage.is_correction_level token (a wide threshold leaves the loss as it is)"
             )
         self.inner = inner
-        self.tap = tap_from_environment("openrlhf") if tap is None else tap
+        told = {"logprobs_mode": "processed_logprobs", "learner": "old"}
+        self.tap = tap_from_environment("openrlhf", settings=told) if tap is None else tap
 
     def forward(
         self,

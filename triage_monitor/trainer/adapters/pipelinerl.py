@@ -24,6 +24,7 @@ from triage_monitor.trainer.adapters.environment import tap_from_environment
 from triage_monitor.trainer.adapters.tap import Tap
 
 MODULE = "pipelinerl.finetune_loop"
+TOLD = {"logprobs_mode": "processed_logprobs", "learner": "theta"}
 
 
 class Listening:
@@ -53,7 +54,7 @@ def triaged(rl_step: Any, tap: Tap | None = None) -> Any:
         if config.policy_loss == "gspo":
             raise ConfigError("the gate needs one loss term a token: ppo or reinforce, not gspo")
         if not held:
-            held.append(tap_from_environment("pipelinerl", settings={"logprobs_mode": "processed_logprobs"}))
+            held.append(tap_from_environment("pipelinerl", settings=TOLD))
         now, own, repair = held[0], copy.copy(batch), []
 
         def after(outputs: Any) -> None:

@@ -87,5 +87,5 @@ def _inner() -> str:
 def _connected() -> Tap:
     global _tap
     if _tap is None:
-        _tap = tap_from_environment("skyrl", sentinels=(SENTINEL,))
+        _tap = tap_from_environment("skyrl", settings={"learner": "old"}, sentinels=(SENTINEL,))
     return _tap

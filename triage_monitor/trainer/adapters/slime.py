@@ -42,7 +42,8 @@ def weighed(home: Any, name: str, args: Any, batch: Any, logits: Any, sum_of_sam
     global _tap
     _check(args, batch)
     if _tap is None:
-        _tap = tap_from_environment(name, rank=megatron_rank())
+        learner = "old" if batch.get("log_probs") and not args.use_rollout_logprobs else "theta"
+        _tap = tap_from_environment(name, rank=megatron_rank(), settings={"learner": learner})
     call: dict[str, Any] = {"batch": batch, "args": args, "reduce": sum_of_sample_mean}
     plain = home.get_log_probs_and_entropy
 

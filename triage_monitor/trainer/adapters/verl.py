@@ -45,8 +45,9 @@ def triage_policy_loss(
 
     if not _sampler:
         raise ConfigError("verl calls its policy losses by another way than ppo_loss: the sampler's are not at hand")
-    tap, sampler = _connected(config), _sampler[-1]
+    sampler = _sampler[-1]
     is_bypass = old_log_prob.data_ptr() == sampler.data_ptr() or torch.equal(old_log_prob, sampler)
+    tap = _connected(config, "theta" if is_bypass else "old")
     learner = log_prob if is_bypass else old_log_prob
     tap.add(layouts.padded(response_mask), learner=learner, sampler=sampler, advantages=advantages)
     weighed = tap.weigh(log_prob, sampler, advantages, response_mask)
@@ -91,14 +92,14 @@ def _inner() -> str:
     return name
 
 
-def _connected(config: Any) -> Tap:
+def _connected(config: Any, learner: str) -> Tap:
     global _tap
     if _tap is None:
         correction = getattr(getattr(config, "policy_loss", None), "rollout_correction", None)
         if correction is not None and getattr(correction, "rollout_rs", None):
             raise ConfigError("rollout_rs rejects tokens before they are seen: the gap of the survivors is no gap")
         _inner()
-        _tap = tap_from_environment("verl", settings={"logprobs_mode": "processed_logprobs"})
+        _tap = tap_from_environment("verl", settings={"logprobs_mode": "processed_logprobs", "learner": learner})
     return _tap
 
 
