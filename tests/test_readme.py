@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import httpx
 import torch
 
+from triage_monitor import Monitor
 from triage_monitor.cli.tables import TABLES, refreshed
 
 README = Path(__file__).parent.parent / "README.md"
@@ -35,6 +36,7 @@ def test_trainer_example_streams_to_a_real_sidecar_and_takes_its_parameters(tmp_
         try:
             assert server.stdout is not None
             url = server.stdout.readline().strip().rpartition(" ")[2]
+            _first_update(url)
             names = _trainer(url)
             exec(compile(code[1], "README.md", "exec"), names)
             run = httpx.get(f"{url}/v1/runs/my-run").json()
@@ -43,6 +45,13 @@ def test_trainer_example_streams_to_a_real_sidecar_and_takes_its_parameters(tmp_
     assert run["last_update"]["step"] == STEPS - 1
     assert run["last_update"]["counts"]["valid_tokens"] == 4 * 16
     assert names["losses"] == sorted(names["losses"], reverse=True)
+
+
+def _first_update(url: str) -> None:
+    """A fresh clone compiles while it takes the first one; the example's `close` should not have to wait for that."""
+    monitor = Monitor(url, run="warm")
+    monitor.submit(step=0, gap=[-0.1] * 4, advantages=[1.0], offsets=[0, 4])
+    assert monitor.close(timeout=150)
 
 
 def _trainer(url: str) -> dict[str, object]:

@@ -103,6 +103,20 @@ def trap_table() -> str:
     return "\n".join(["| trap | where it goes |", "|---|---|", *rows])
 
 
+def route_table() -> str:
+    from triage_monitor.config import Settings
+    from triage_monitor.service.app import create_app
+    from triage_monitor.storage.memory import MemoryStore
+
+    paths = create_app(Settings(), MemoryStore()).openapi()["paths"]
+    rows = [
+        f"| `{method.upper()} {path}` | {' '.join(route.get('description', '').split(chr(10) * 2)[0].split())} |"
+        for path, methods in paths.items()
+        for method, route in methods.items()
+    ]
+    return "\n".join(["| call | does |", "|---|---|", *rows])
+
+
 def _leaves(prefix: str, value: Any) -> list[tuple[str, Any]]:
     if not is_dataclass(value):
         return [] if value == {} else [(prefix, value)]
@@ -127,6 +141,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "frameworks": framework_table,
     "names": name_table,
     "traps": trap_table,
+    "http": route_table,
 }
 
 
