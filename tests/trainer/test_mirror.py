@@ -193,6 +193,33 @@ def test_an_update_that_a_tracker_refuses_is_given_up_and_the_next_are_written(s
     assert "step 1: OSError: synthetic: no room" in state(monitor)["last_error"]
 
 
+def test_a_tracker_that_asks_to_exit_is_refused_like_any_other(server: LiveServer) -> None:
+    def leaving(step: int, values: dict[str, float]) -> None:
+        raise SystemExit(3)
+
+    with Monitor(server.address, run="leaving", mirror=leaving) as monitor:
+        monitor.submit(step=0, **an_update(0))
+        assert eventually(lambda: state(monitor)["given_up"] == 1)
+    assert "SystemExit" in state(monitor)["last_error"]
+
+
+def test_each_of_two_functions_has_its_own_counts_and_what_stays_out_at_the_end_is_said(server: LiveServer) -> None:
+    entered, let_go, book = threading.Event(), threading.Event(), Notebook()
+
+    def stuck(step: int, values: dict[str, float]) -> None:
+        entered.set()
+        let_go.wait(120)
+
+    monitor = Monitor(server.address, run="two", mirror=[book, stuck])
+    monitor.submit(step=0, **an_update(0))
+    assert entered.wait(60) and eventually(lambda: book.steps == [0])
+    monitor.close(1.0)
+    mirrors = monitor.stats["mirrors"]
+    let_go.set()
+    assert (mirrors["function"]["written"], mirrors["function_2"]["written"]) == (1, 0)
+    assert mirrors["function_2"]["last_error"] == "function: 1 updates were not written before the monitor closed"
+
+
 @pytest.mark.parametrize(
     ("mirror", "said"),
     [
@@ -200,6 +227,8 @@ def test_an_update_that_a_tracker_refuses_is_given_up_and_the_next_are_written(s
         ("", "must begin with one of"),
         (7, "got int"),
         (["tensorboard:x", None, object()], "got object"),
+        (Notebook, "Notebook is a class or module"),
+        (sys, "sys is a class or module"),
     ],
 )
 def test_a_mirror_that_is_none_is_said_when_the_monitor_is_built(mirror: Any, said: str) -> None:

@@ -33,7 +33,7 @@ from triage_monitor.trainer.arrays import hold_objective
 from triage_monitor.trainer.courier import Courier
 from triage_monitor.trainer.form import checked_form
 from triage_monitor.trainer.lease import CHANGE_LIMIT, Limits, ParameterDesk
-from triage_monitor.trainer.mirror import ANSWER_BYTES, Mirror
+from triage_monitor.trainer.mirror import ANSWER_BYTES, Mirror, snapshots
 from triage_monitor.trainer.outbox import Outbox
 from triage_monitor.trainer.route import at_least_one, checked_attempt, checked_route, not_negative, safe_text, seconds
 from triage_monitor.trainer.tls import tls_of, token_of
@@ -220,7 +220,7 @@ class Monitor:
         count}, last_error, queue_depth, queue_bytes, params_version, params_applied_version, params_refused,
         params_stale, params_fenced (sets of other monitors than the one obeyed), params_epoch (of that one),
         lease_expired, lease_expiries, attempt, mirrors {tracker: {written, newest_step, waiting, given_up,
-        last_error}}."""
+        last_error}}, where a second one of a kind is called `function_2`."""
         desk = self._desk
         return {
             **self._outbox.snapshot(),
@@ -233,7 +233,7 @@ class Monitor:
             "lease_expired": desk.expired,
             "lease_expiries": desk.expiries,
             "attempt": self._courier.attempt,
-            "mirrors": {one.name: one.snapshot() for one in self._mirrors},
+            "mirrors": snapshots(self._mirrors),
         }
 
     def close(self, timeout: float = _CLOSE_SECONDS) -> bool:

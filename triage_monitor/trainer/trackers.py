@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol
 
 from triage_monitor.errors import ConfigError
@@ -224,6 +225,8 @@ def _named(text: str, run: str, settings: Mapping[str, str]) -> Tracker:
 
 def _living(thing: Any, run: str, settings: Mapping[str, str]) -> Tracker:
     home = type(thing).__module__.partition(".")[0]
+    if isinstance(thing, type | ModuleType):
+        raise ConfigError(f"mirror must be a live writer, run or function; {thing.__name__} is a class or module")
     if hasattr(thing, "add_scalar"):
         return TensorBoard("", thing)
     if home == "mlflow" and hasattr(thing, "info"):
