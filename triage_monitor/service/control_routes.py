@@ -101,9 +101,9 @@ def routes(sidecar: Sidecar, desk: Desk) -> APIRouter:
 
     @router.get("/params/history")
     async def params_history(run: Run, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> JSONResponse:
-        """Every version with its reason, who made it and on what evidence; the newest `limit`; and what
-        trainers said of them."""
-        await sidecar.find(checked_run(run))
+        """Every version with its reason, who made it and on what evidence; the newest `limit`; what trainers said of
+        them; and `initial`, the set that a run with these settings begins with, before version 1."""
+        live = await sidecar.find(checked_run(run))
         rows = await asyncio.to_thread(sidecar.store.rows, ParamsRow, run, newest=limit)
         versions = [
             {"at": row.at, "actor": row.actor, "params": row.params, "evidence": row.evidence, "reason": row.reason}
@@ -111,7 +111,8 @@ def routes(sidecar: Sidecar, desk: Desk) -> APIRouter:
         ]
         acks = await asyncio.to_thread(sidecar.store.rows, AckRow, run, newest=limit)
         told = [{"version": ack.version, "step": ack.step, "at": ack.at, "refused": ack.refused} for ack in acks]
-        return JSONResponse({"versions": versions, "acknowledgements": told})
+        initial = live.settings.policy.initial().to_dict()
+        return JSONResponse({"initial": initial, "versions": versions, "acknowledgements": told})
 
     @router.post(
         "/actions", status_code=201, openapi_extra=json_body(JsonObject), responses={200: {}, 409: {}, 429: {}}

@@ -245,6 +245,7 @@ function mark(plot, panel, shared) {
   ctx.font = `${10.5 * dpr}px system-ui, sans-serif`;
   ctx.textAlign = "left";
   ctx.textBaseline = "alphabetic";
+  let before = null; // the label drawn last: one at its height stands behind it, not over it
   for (const { at, label, colour: name } of panel.levels ? panel.levels(shared.thresholds) : []) {
     const y = Math.round(plot.valToPos(at, "y", true)) + 0.5;
     ctx.strokeStyle = colour(name);
@@ -254,7 +255,10 @@ function mark(plot, panel, shared) {
     ctx.lineTo(bbox.left + bbox.width, y);
     ctx.stroke();
     ctx.fillStyle = colour("--soft");
-    ctx.fillText(`${label} ${number(at)}`, bbox.left + 5 * dpr, y - 4 * dpr);
+    const text = `${label} ${number(at)}`;
+    const left = before !== null && Math.abs(y - before.y) < 12 * dpr ? before.end + 10 * dpr : bbox.left + 5 * dpr;
+    ctx.fillText(text, left, y - 4 * dpr);
+    before = { y, end: left + ctx.measureText(text).width };
   }
   ctx.strokeStyle = colour("--ink");
   ctx.setLineDash([1 * dpr, 3 * dpr]);

@@ -1,7 +1,7 @@
 // What an operator may do to a run: every action behind a dialog that says what it will do, with a reason for the trail.
 
 import { getWithTag, key, send } from "./api.js";
-import { ask, field } from "./dialogs.js";
+import { ask, field, refusal } from "./dialogs.js";
 import { el, section } from "./dom.js";
 import { flat } from "./lists.js";
 
@@ -69,6 +69,7 @@ async function override(run, refreshed) {
     seen = await getWithTag(path);
   } catch (error) {
     refreshed(error);
+    if (error.status !== 401) unread(run, error, refreshed);
     return;
   }
   const values = flat(seen.body).filter(([name]) => !HIDDEN.includes(name));
@@ -88,6 +89,17 @@ async function override(run, refreshed) {
       const body = { ...changes, reason: String(form.get("reason")) };
       await send("PUT", path, body, { "If-Match": seen.etag, ...headersOf(form) });
       refreshed();
+    },
+  });
+}
+
+// The answer is given where the operator looks, not only at the head of the page.
+function unread(run, error, refreshed) {
+  ask({
+    title: "Override parameters", confirm: "Try again", lines: [refusal(error)],
+    submit: async () => {
+      await getWithTag(`v1/runs/${run}/params`);
+      setTimeout(() => override(run, refreshed)); // once this dialog is closed
     },
   });
 }

@@ -9,6 +9,7 @@ const dialog = () => document.getElementById("dialog");
 export function ask({ title, lines = [], fields = [], confirm, danger = false, submit }) {
   const node = dialog();
   if (node.open) node.close();
+  const opener = document.activeElement;
   const failed = el("p", { class: "failed", role: "alert" });
   const send = el("button", { type: "submit", class: danger ? "primary danger" : "primary" }, confirm);
   const form = el("form", { method: "dialog" },
@@ -29,7 +30,14 @@ export function ask({ title, lines = [], fields = [], confirm, danger = false, s
     }
   });
   fill(node, form);
+  node.addEventListener("close", () => backTo(opener), { once: true });
   node.showModal();
+}
+
+// The browser gives the focus back by itself, unless what opened the dialog was drawn anew behind it.
+function backTo(opener) {
+  if (opener === null || opener.isConnected || dialog().open) return;
+  (document.getElementById(opener.id) ?? document.querySelector("#controls button"))?.focus();
 }
 
 export function field(name, label, attributes = {}, hint = null) {

@@ -54,7 +54,7 @@ export function flat(params, prefix = "") {
     value !== null && typeof value === "object" ? flat(value, `${prefix}${name}.`) : [[`${prefix}${name}`, value]]);
 }
 
-const BOOKKEEPING = ["version", "issued_at_step", "reason", "epoch"];
+const BOOKKEEPING = ["version", "issued_at_step", "reason", "epoch", "issuer"];
 
 export function differences(before, after) {
   const old = new Map(flat(before));
@@ -68,7 +68,7 @@ export function paramsPanel(detail, history) {
     if (!acks.has(ack.version)) acks.set(ack.version, []);
     acks.get(ack.version).push(ack);
   }
-  const rows = history.versions.map((row, i) => version(row, history.versions[i - 1], acks.get(row.params.version) ?? []));
+  const rows = history.versions.map((row, i) => version(row, setBefore(history, i), acks.get(row.params.version) ?? []));
   const applied = detail.params_applied;
   const state = applied === null
     ? `Version ${detail.params_version} is pushed; no trainer has acknowledged one yet.`
@@ -80,15 +80,27 @@ export function paramsPanel(detail, history) {
     folded(rows.reverse(), "version"), inForce(detail.params));
 }
 
+// What a version replaced: the one before it, the set the run began with, or null where that is too far back.
+function setBefore(history, i) {
+  if (i > 0) return history.versions[i - 1].params;
+  return history.versions[0].params.version === 1 ? history.initial : null;
+}
+
+// The updates at which a version changed something; a first one that only repeats the run's own start did not.
+export function changesOf(history) {
+  return history.versions.filter((row, i) => i > 0 || setBefore(history, 0) === null || differences(history.initial, row.params).length > 0)
+    .map((row) => row.params.issued_at_step);
+}
+
 function version(row, before, acks) {
-  const what = before ? differences(before.params, row.params) : ["first set"];
+  const what = before === null ? ["follows a version too old to be listed"] : differences(before, row.params);
   const said = acks.map((ack) => ack.refused
     ? el("span", { class: "tag bad" }, `refused at update ${ack.step}: ${ack.refused}`)
     : el("span", { class: "tag good" }, `✓ in force from update ${ack.step}`));
   return el("li", {},
     el("p", {}, el("b", {}, `Version ${row.params.version}`), el("span", { class: "quiet" },
       ` pushed at update ${row.params.issued_at_step} by ${row.actor}, ${clock(row.at)}`)),
-    el("p", { class: "what" }, what.join(", ") || "nothing changed"),
+    el("p", { class: "what" }, what.join(", ") || (row.params.version === 1 ? "the set the run began with" : "nothing changed")),
     el("p", {}, ...(said.length ? said : [el("span", { class: "tag" }, "not acknowledged")])),
     row.reason ? el("details", {}, el("summary", {}, "Reason"), el("p", {}, row.reason)) : null);
 }

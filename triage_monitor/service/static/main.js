@@ -66,10 +66,19 @@ function route() {
     view = new RunsView(node("main"), shell);
     return;
   }
-  const name = decodeURIComponent(match[1]);
+  const name = decoded(match[1]);
   document.title = `${name}: triage-monitor`;
   fill(node("crumbs"), el("a", { href: "#/" }, "Runs"), el("span", { "aria-hidden": "true" }, " / "), el("span", { "aria-current": "page" }, name));
   view = new RunView(node("main"), shell, name);
+}
+
+// As it stands where it is no valid encoding: the view then says that there is no such run.
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 function theme() {

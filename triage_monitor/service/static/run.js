@@ -6,7 +6,7 @@ import { controlsPanel } from "./controls.js";
 import { el, fill, fillIfChanged, throttled } from "./dom.js";
 import { age, count, plural, reading } from "./format.js";
 import { heatPanel } from "./heatmap.js";
-import { auditPanel, findingsPanel, paramsPanel, stagesPanel, whyPanel } from "./lists.js";
+import { auditPanel, changesOf, findingsPanel, paramsPanel, stagesPanel, whyPanel } from "./lists.js";
 import { PANELS } from "./panels.js";
 import { Columns, INDICATORS, SCORE } from "./series.js";
 import { banner, integrity, stageOf } from "./words.js";
@@ -69,7 +69,7 @@ export class RunView {
     } catch (error) {
       if (this.gone) return;
       this.shell.failed(error, this.seenAt);
-      if (error.status === 404) {
+      if (error.status === 404 || error.status === 422) { // 422: what no run can be called
         fill(this.node, el("section", { class: "panel empty" }, el("h1", {}, "No such run"), el("p", {}, error.message), el("p", {}, el("a", { href: "#/" }, "All runs"))));
         return;
       }
@@ -175,7 +175,7 @@ export class RunView {
         get(`${this.base}/transitions?limit=1000`), get(`${this.base}/params/history`), get(`${this.base}/actions`), get(`${this.base}/worst`)]);
       if (this.gone) return;
       this.shared.stages = spans(transitions.transitions, this.detail.stage);
-      this.shared.changes = history.versions.slice(1).map((row) => row.params.issued_at_step);
+      this.shared.changes = changesOf(history);
       this.put("params", paramsPanel(this.detail, history));
       this.put("audit", auditPanel(actions.actions));
       this.put("changes", stagesPanel(transitions.transitions));
@@ -191,7 +191,7 @@ export class RunView {
   }
 
   // Only when it says something new, so that no button is swapped under a click; keeps what the reader had opened and
-  // where the keyboard was.
+  // where the keyboard was: on the same button, or where that has gone (Freeze becomes Release) on the panel's first.
   put(id, panel) {
     const slot = this.slots[id];
     if (this.said.get(id) === panel.outerHTML) return;
@@ -200,7 +200,7 @@ export class RunView {
     const focused = slot.contains(document.activeElement) ? document.activeElement.id : "";
     fill(slot, panel);
     [...slot.querySelectorAll("details")].forEach((item, i) => { item.open = open[i] ?? false; });
-    if (focused !== "") document.getElementById(focused)?.focus();
+    if (focused !== "") (document.getElementById(focused) ?? slot.querySelector("button"))?.focus();
   }
 
   show() {
