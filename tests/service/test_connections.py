@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from urllib.parse import urlsplit
 
 from service.live_server import LiveServer, masses, serving
@@ -42,7 +43,9 @@ def test_reader_that_does_not_read_is_let_go() -> None:
             live.put(f"run-{number}", 1, masses(2, 1))
         ask = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
         peer = opened(live, ask * 40, receive_bytes=4096)
-        while not live.server.stalled.closed:
+        until = time.monotonic() + 60
+        while not live.server.stalled.closed and time.monotonic() < until:
             assert live.http.get("/healthz").status_code == 200
+        assert live.server.stalled.closed == 1
         peer.close()
         assert live.put("run-0", 2, masses(2, 1)).status_code == 201

@@ -18,7 +18,6 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from starlette.concurrency import run_in_threadpool
 
 from triage_monitor import __version__
 from triage_monitor.config import Settings
@@ -31,7 +30,7 @@ from triage_monitor.service.body import small_bodies
 from triage_monitor.service.clock import Clock
 from triage_monitor.service.control import Desk
 from triage_monitor.service.exposition import SidecarCollector
-from triage_monitor.service.exposition_text import TextPage
+from triage_monitor.service.exposition_text import SharedPage, TextPage
 from triage_monitor.service.notify import Notifier
 from triage_monitor.service.retention import Retention
 from triage_monitor.service.sidecar import Sidecar
@@ -130,11 +129,12 @@ def _rules(settings: AuthSettings, host: str, clock: Clock) -> Rules:
 def _service_routes(
     app: FastAPI, sidecar: Sidecar, registry: CollectorRegistry, text: TextPage | None, access: Access
 ) -> None:
+    page = SharedPage(partial(generate_latest, registry) if text is None else text.render)
+
     @app.get("/metrics", tags=["service"])
     async def metrics() -> Response:
         """Prometheus exposition, always in its plain text format."""
-        body = await (run_in_threadpool(generate_latest, registry) if text is None else run_in_threadpool(text.render))
-        return Response(body, media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return Response(await page.made(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     @app.get("/healthz", tags=["service"])
     async def healthz() -> JSONResponse:

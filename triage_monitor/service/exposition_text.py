@@ -7,7 +7,8 @@ prometheus_client. Byte for byte it is what `generate_latest` gives for the coll
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 
 from prometheus_client import Metric, generate_latest
 from prometheus_client.registry import Collector
@@ -44,6 +45,26 @@ class TextPage:
         self._cache = used
         text = "".join(head + "".join(samples[family]) for family, head in heads.items())
         return text.encode() + generate_latest(self._of_process)
+
+
+class SharedPage:
+    """One page is made at a time, and those who ask meanwhile share the next: a flood of scrapes must not take the
+    interpreter from all else. Nobody gets a page that was begun before they asked."""
+
+    def __init__(self, render: Callable[[], bytes]) -> None:
+        self._render = render
+        self._turn = asyncio.Lock()
+        self._next: asyncio.Task[bytes] | None = None
+
+    async def made(self) -> bytes:
+        if self._next is None:
+            self._next = asyncio.create_task(self._make())
+        return await asyncio.shield(self._next)
+
+    async def _make(self) -> bytes:
+        async with self._turn:
+            self._next = None
+            return await asyncio.to_thread(self._render)
 
 
 class _OfProcess(Collector):
