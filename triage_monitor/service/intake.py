@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from triage_monitor.errors import InputError
 from triage_monitor.service.arrivals import Arrival
-from triage_monitor.service.open_update import Piece
+from triage_monitor.service.open_update import Piece, Place
 from triage_monitor.storage.records import ShardRow
 from triage_monitor.summary.codec import encode
 from triage_monitor.summary.report import decode_report
@@ -45,6 +45,10 @@ class Address:
     @property
     def key(self) -> tuple[str, int, int, int]:
         return self.run, self.attempt or 0, self.step, self.shard
+
+    @property
+    def place(self) -> Place:
+        return self.attempt or 0, self.step
 
 
 @dataclass(frozen=True, slots=True)

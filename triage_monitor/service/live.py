@@ -141,6 +141,12 @@ class LiveRun:
         if first_time:
             self.closings.append(at)
 
+    def awaits(self, place: Place, shard: int) -> bool:
+        """True only when nothing is stored of this shard, or is just being: its update is open for the first time, and
+        what is stored of an open update is among its pieces."""
+        update = self.open.get(place)
+        return update is not None and not (update.revision or update.halves) and shard not in update.pieces
+
     def is_thinning_due(self) -> bool:
         """Asked once an update is closed."""
         self.closed_since_thinning += 1

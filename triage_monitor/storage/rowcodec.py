@@ -40,7 +40,7 @@ def decode_row(kind: type[R], row: Sequence[Cell]) -> R:
 
 
 def checksum(cells: Iterable[Cell]) -> bytes:
-    state = blake2b(digest_size=8)
+    parts: list[bytes] = []
     for cell in cells:
         if isinstance(cell, bytes):
             tag, body = b"b", cell
@@ -50,9 +50,8 @@ def checksum(cells: Iterable[Cell]) -> bytes:
             tag, body = b"f", struct.pack("<d", cell)
         else:
             tag, body = b"i", str(cell).encode()
-        state.update(b"%c%d:" % (tag, len(body)))
-        state.update(body)
-    return state.digest()
+        parts += (b"%c%d:" % (tag, len(body)), body)
+    return blake2b(b"".join(parts), digest_size=8).digest()
 
 
 def _cell(kind: str, value: Any) -> Cell:

@@ -28,6 +28,9 @@ MIME = "application/vnd.triage.summary"
 MAX_ENCODED_BYTES = 4 << 20
 MAX_DECODED_BYTES = 64 << 20  # all cells of the longest segments, each with its own distance, are 50
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"  # Arrow takes the end of the bytes for the end of the stream as well
+# Six small buffers: handing each to another thread costs more than compressing it.
+_WRITING = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+_READING = pa.ipc.IpcReadOptions(use_threads=False)
 
 _SMALL = (
     ("counters", len(COUNT_NAMES), np.int64),
@@ -39,7 +42,7 @@ _SMALL = (
 
 def encode(summary: StepSummary) -> bytes:
     cells = np.concatenate([histogram.ravel() for histogram in summary.histograms.values()])
-    used = np.flatnonzero(cells)
+    used = np.flatnonzero(cells != 0)
     columns: dict[str, NDArray[Any]] = {
         "counters": summary.counters,
         "totals": summary.totals,
@@ -58,7 +61,7 @@ def encode(summary: StepSummary) -> bytes:
         names=list(columns),
     ).replace_schema_metadata(metadata)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+    with pa.ipc.new_stream(sink, batch.schema, options=_WRITING) as writer:
         writer.write_batch(batch)
     encoded: bytes = sink.getvalue().to_pybytes()
     return encoded
@@ -101,7 +104,7 @@ def _check_size(body: bytes | memoryview) -> None:
 
 def _read(body: bytes | memoryview) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     source = pa.BufferReader(body)
-    with pa.ipc.open_stream(source) as reader:
+    with pa.ipc.open_stream(source, options=_READING) as reader:
         batch = next(iter(reader), None)
         if batch is None or any(True for _ in reader):
             raise ValueError("not exactly one batch")

@@ -50,7 +50,7 @@ def fold(raw: NDArray[np.uint32]) -> NDArray[np.int64]:
     rows = raw.reshape(-1, RAW_BINS)
     folded = np.zeros((rows.shape[0], BINS), dtype=np.int64)
     for row, out in zip(rows, folded, strict=True):
-        used = np.flatnonzero(row)
+        used = np.flatnonzero(row != 0)  # of numbers themselves numpy finds them six times slower
         np.add.at(out, _FOLD[used], row[used])
     return folded.reshape(*raw.shape[:-1], BINS)
 

@@ -6,6 +6,8 @@ abs(gap). Thresholds are compared as the summary does: in the gap's own type, lo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -60,7 +62,8 @@ def worst_of(rows: UpdateRows, spec: SummarySpec = DEFAULT_SPEC, *, shard: int =
         return ()
     weight = _weights(rows, spec)
     order = np.argsort(-weight, kind="stable")[:KEPT]
-    return tuple(_response(rows, int(row), float(weight[row]), spec, shard) for row in order if weight[row] > 0)
+    order = order[weight[order] > 0]
+    return tuple(_responses(rows, order, weight, spec, shard)) if len(order) else ()
 
 
 def _weights(rows: UpdateRows, spec: SummarySpec) -> NDArray[np.float64]:
@@ -102,42 +105,62 @@ def _threshold(rows: UpdateRows, spec: SummarySpec) -> float:
     return float(np.float32(spec.tau_ana)) if narrow else spec.tau_ana
 
 
-def _response(rows: UpdateRows, row: int, weight: float, spec: SummarySpec, shard: int) -> WorstResponse:
-    place = np.arange(rows.offsets[row], rows.offsets[row + 1])
-    present = np.ones(len(place), np.bool_) if rows.mask is None else rows.mask[place].astype(np.bool_)
-    heard = np.flatnonzero(present)
-    place, present = place[heard[0] : heard[-1] + 1], present[heard[0] : heard[-1] + 1]
+def _responses(
+    rows: UpdateRows, order: Ints, weight: NDArray[np.float64], spec: SummarySpec, shard: int
+) -> Iterator[WorstResponse]:
+    """All of them are cut into segments together: a small shard's time goes into calls, not into tokens."""
+    first, last = _heard(rows, order)
+    size = last - first
+    border = np.cumsum(size) - size  # of each response in what follows
+    place = np.arange(size.sum()) + np.repeat(first - border, size)
     with np.errstate(invalid="ignore", over="ignore"):
         gap = gap_at(rows, place)
-    valid = present & np.isfinite(gap)
+    valid = np.isfinite(gap) if rows.mask is None else rows.mask[place].astype(np.bool_) & np.isfinite(gap)
     if rows.missing is not None:
         valid &= ~rows.missing[place]
-    advantage = rows.advantages[place] if rows.advantages_per_token else np.full(len(place), rows.advantages[row])
+    advantage = rows.advantages[place] if rows.advantages_per_token else np.repeat(rows.advantages[order], size)
     tail = valid & (np.where(valid, gap, 0.0) * np.sign(np.nan_to_num(advantage)) >= _threshold(rows, spec))
-    starts = np.arange(0, len(place), spec.segment)
-    n, c = (np.add.reduceat(flags.astype(np.int64), starts) for flags in (valid, tail))
-    eligible = n >= spec.minimum_valid
-    lowest = np.minimum.reduceat(np.where(valid, gap, np.inf), starts)
-    per_cell = -(-len(starts) // MAX_CELLS)
-    cells = np.arange(0, len(starts), per_cell)
-    return WorstResponse(
-        row=row,
-        shard=shard,
-        response_id=_name(rows.response_ids, row),
-        engine=_name(rows.engines, row),
-        advantage=_number(np.mean(advantage[valid], dtype=np.float64)),
-        tail_gap=round(weight, 6),
-        mean_gap=round(float(gap[valid].mean()), 6),
-        valid_tokens=int(n.sum()),
-        tail_tokens=int(c.sum()),
-        segments=len(starts),
-        eligible=int(eligible.sum()),
-        heavy=int((eligible & (c >= spec.phi * n)).sum()),
-        per_cell=per_cell,
-        tokens=tuple(np.add.reduceat(n, cells).tolist()),
-        tail=tuple(np.add.reduceat(c, cells).tolist()),
-        lowest=tuple(_number(value) for value in np.minimum.reduceat(lowest, cells)),
-    )
+    cuts = [np.arange(start, start + count, spec.segment) for start, count in zip(border, size, strict=True)]
+    starts = np.concatenate(cuts)
+    valid_S, tail_S = (np.add.reduceat(flags.astype(np.int64), starts) for flags in (valid, tail))
+    lowest_S = np.minimum.reduceat(np.where(valid, gap, np.inf), starts)
+    heavy_S = (valid_S >= spec.minimum_valid) & (tail_S >= spec.phi * valid_S)
+    end = 0
+    for row, start, count, cut in zip(order.tolist(), border, size, cuts, strict=True):
+        tokens, segments = slice(start, start + count), slice(end, end + len(cut))
+        end += len(cut)
+        here = valid[tokens]
+        n, c = valid_S[segments], tail_S[segments]
+        per_cell = -(-len(cut) // MAX_CELLS)
+        cells = np.arange(0, len(cut), per_cell)
+        yield WorstResponse(
+            row=row,
+            shard=shard,
+            response_id=_name(rows.response_ids, row),
+            engine=_name(rows.engines, row),
+            advantage=_number(np.mean(advantage[tokens][here], dtype=np.float64)),
+            tail_gap=round(float(weight[row]), 6),
+            mean_gap=round(float(gap[tokens][here].mean()), 6),
+            valid_tokens=int(n.sum()),
+            tail_tokens=int(c.sum()),
+            segments=len(cut),
+            eligible=int((n >= spec.minimum_valid).sum()),
+            heavy=int(heavy_S[segments].sum()),
+            per_cell=per_cell,
+            tokens=tuple(np.add.reduceat(n, cells).tolist()),
+            tail=tuple(np.add.reduceat(c, cells).tolist()),
+            lowest=tuple(_number(value) for value in np.minimum.reduceat(lowest_S[segments], cells)),
+        )
+
+
+def _heard(rows: UpdateRows, order: Ints) -> tuple[Ints, Ints]:
+    """Where each response begins and ends, masked positions at either end left out."""
+    first, last = rows.offsets[order], rows.offsets[order + 1]
+    if rows.mask is not None:
+        for i, (start, stop) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
+            present = np.flatnonzero(rows.mask[start:stop])
+            first[i], last[i] = start + present[0], start + present[-1] + 1
+    return first, last
 
 
 def _number(value: float) -> float | None:
