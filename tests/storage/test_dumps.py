@@ -25,6 +25,7 @@ from storage.dump_writers import (
 )
 
 from triage_monitor.errors import InputError
+from triage_monitor.storage.dumps_follow import Follower
 from triage_monitor.storage.recordings import RecordedUpdate, iter_updates
 from triage_monitor.storage.recordings_order import index_updates, iter_ordered
 
@@ -347,3 +348,20 @@ def test_nonsense_in_any_field_of_a_line_ends_in_a_sentence_that_names_the_file(
         for value in (*plain, *([value] for value in plain), *([[value] * 3] for value in plain), "\ud800"):
             path.write_text(json.dumps(json.loads(nemo_lines(answers)[0]) | {name: value}) + "\n")
             understood_or_refused(path)
+
+
+def test_a_pipe_of_a_dumps_name_is_not_waited_for(tmp_path: Path) -> None:
+    directory = write_nemo(tmp_path / "run", synthetic(seed=3, steps=(1,)))
+    os.mkfifo(directory / "train_data_step2.jsonl")
+    os.mkfifo(directory / "3_0.pt")
+    assert {update.step for update in iter_updates([directory])} == {1}
+    (step,) = Follower(directory, settle=0.0).whole(0.0, is_last_look=True)
+    assert step.step == 1
+
+
+def test_a_number_beyond_any_float_in_a_list_of_numbers_is_refused(tmp_path: Path) -> None:
+    payload = slime_payload(1, synthetic(seed=4, steps=(1,))[1])
+    payload["samples"][0]["rollout_log_probs"] = [10**500] * len(payload["samples"][0]["loss_masks"])
+    torch.save(payload, tmp_path / "1_0.pt")
+    with pytest.raises(InputError, match="row 0, column 'rollout_log_probs': holds a whole number beyond"):
+        list(iter_updates([tmp_path / "1_0.pt"]))

@@ -192,3 +192,46 @@ def test_torch_is_not_loaded(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def doubled(start: Any) -> Any:
+    """2^60 values in a file of a kilobyte."""
+    for _ in range(60):
+        start = type(start)([start, start])
+    return start
+
+
+@pytest.mark.parametrize("start", [[], ()])
+def test_values_that_refer_to_one_another_without_end_are_refused(tmp_path: Path, start: Any) -> None:
+    torch.save({"rollout_id": doubled(start)}, tmp_path / "a.pt")
+    assert "amount to more than" in str(error_of(tmp_path / "a.pt"))
+
+
+def test_a_value_that_holds_itself_is_refused(tmp_path: Path) -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    torch.save({"rollout_id": loop}, tmp_path / "a.pt")
+    assert "amount to more than" in str(error_of(tmp_path / "a.pt"))
+
+
+def test_a_text_told_many_times_is_counted_each_time(tmp_path: Path) -> None:
+    torch.save({"rollout_id": ["x" * 100_000] * 100_000}, tmp_path / "a.pt")
+    assert "amount to more than" in str(error_of(tmp_path / "a.pt"))
+
+
+def test_a_tuple_as_a_key_is_refused_before_it_is_hashed(tmp_path: Path) -> None:
+    shared = b"".join(b"q" + bytes([mark]) + b"h" + bytes([mark]) + b"\x86" for mark in range(1, 61))
+    with zipfile.ZipFile(tmp_path / "a.pt", "w") as file:
+        file.writestr("a/data.pkl", b"\x80\x02})" + shared + b"K\x01s.")
+    assert "neither texts nor numbers" in str(error_of(tmp_path / "a.pt"))
+
+
+def test_whole_numbers_that_no_step_can_be_are_refused(tmp_path: Path) -> None:
+    torch.save({"rollout_id": 10**4000}, tmp_path / "a.pt")
+    assert error_of(tmp_path / "a.pt").reason == "damaged_file"
+
+
+def test_an_empty_numpy_array_is_read(tmp_path: Path) -> None:
+    torch.save({"none": np.zeros(0, np.int64)}, tmp_path / "a.pt")
+    with TorchFile(tmp_path / "a.pt") as file:
+        assert file.array(file.value["none"]).shape == (0,)

@@ -67,7 +67,7 @@ def dumps_below(directory: Path) -> list[Path]:
     named: dict[str, list[Path]] = {}
     for path in directory.rglob("*"):
         kind = kind_by_name(path)
-        if kind is not None and not any(part.startswith(".") for part in path.relative_to(directory).parts):
+        if kind is not None and is_seen(path, directory):
             named.setdefault(kind, []).append(path)
     found = {kind: files for kind, files in named.items() if kind in (NEMO, PRIME)}
     for path in named.get("pt", ()):
@@ -84,6 +84,11 @@ def dumps_below(directory: Path) -> list[Path]:
         detail = f"holds dumps of {' and '.join(sorted(found))}; give one framework's at a time"
         raise InputError("format", detail, path=str(directory))
     return _whole(next(iter(found.values()))) if found else []
+
+
+def is_seen(path: Path, directory: Path) -> bool:
+    """Whether it is a regular file under no hidden name: a pipe would be waited for without end."""
+    return path.is_file() and not any(part.startswith(".") for part in path.relative_to(directory).parts)
 
 
 def kind_by_name(path: Path) -> str | None:

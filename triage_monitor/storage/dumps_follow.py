@@ -19,7 +19,7 @@ from pathlib import Path
 
 from triage_monitor.errors import InputError
 from triage_monitor.storage import dumps_nemo, dumps_prime
-from triage_monitor.storage.dumps import MILES, NEMO, PRIME, Unit, dump_kind, kind_by_name
+from triage_monitor.storage.dumps import MILES, NEMO, PRIME, Unit, dump_kind, is_seen, kind_by_name
 from triage_monitor.storage.dumps_prime import is_current, is_stable
 from triage_monitor.storage.dumps_slime import rollout_id
 from triage_monitor.storage.json_lines import ends_in_newline
@@ -95,8 +95,7 @@ class Follower:
         return [
             path
             for path in self.directory.rglob("*")
-            if kind_by_name(path) is not None
-            and not any(part.startswith(".") for part in path.relative_to(self.directory).parts)
+            if kind_by_name(path) is not None and is_seen(path, self.directory)
         ]
 
     def _told(self, path: Path) -> tuple[str, Key] | None:

@@ -106,7 +106,10 @@ def vector(file: TorchFile, value: Any, name: str) -> Array:
     if isinstance(value, TensorView | StoredArray):
         array = file.array(value)
     elif isinstance(value, list | tuple) and all(isinstance(item, int | float) for item in value):
-        array = np.array(value, dtype=np.float64)
+        try:
+            array = np.array(value, dtype=np.float64)
+        except OverflowError:
+            raise InputError("wrong_type", "holds a whole number beyond any float", column=name) from None
     else:
         raise InputError("wrong_type", f"is a {type(value).__name__}, not a tensor of numbers", column=name)
     if array.ndim != 1:

@@ -26,7 +26,14 @@ from typing import Any
 import numpy as np
 
 from triage_monitor.errors import InputError
-from triage_monitor.storage.torch_pickle import Forbidden, Restricted, StoredArray, TensorView
+from triage_monitor.storage.torch_pickle import (
+    SHARED_VALUES,
+    Forbidden,
+    Restricted,
+    StoredArray,
+    TensorView,
+    checked_extent,
+)
 from triage_monitor.summary.rows_values import Array
 
 PICKLE_BYTES = 256 << 20
@@ -93,7 +100,8 @@ class TorchFile:
         entry = self._entry("data.pkl")
         if entry.size > PICKLE_BYTES:
             raise ValueError(f"its pickle has {entry.size} bytes, and at most {PICKLE_BYTES} are read")
-        return Restricted(io.BytesIO(self._read(entry))).load()
+        value = Restricted(io.BytesIO(self._read(entry))).load()
+        return checked_extent(value, max(SHARED_VALUES, 16 * entry.size))
 
     def _optional(self, name: str) -> bytes | None:
         found = [info for info in self._zip.namelist() if info.partition("/")[2] == name]

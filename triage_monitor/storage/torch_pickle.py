@@ -3,6 +3,10 @@
 Pickle's C reader takes any opcode and trusts sizes in the bytes, so the reader in Python is used, with its table of
 opcodes cut down to what `torch.save` (protocol 2) writes for plain values. A name becomes a `Name`, which only the
 REDUCE opcode may use, and only for what stands in `_NAMES`. Nothing is imported, no attribute of anything is looked up.
+
+Values that are referred to again and again can stand for more than any machine holds: sixty lists, each of the one
+before twice, take 2^60 steps to print, compare or hash. So keys are texts and numbers only, whole numbers have at most
+255 bytes, and `checked_extent` bounds what a value amounts to when every reference is followed.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import numpy as np
 from triage_monitor.summary.rows_values import Array
 
 _OPCODES = (
-    *("PROTO", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "LONG4"),
+    *("PROTO", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1"),
     *("BINFLOAT", "BINUNICODE", "EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "APPEND", "APPENDS", "SETITEM", "SETITEMS"),
     *("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET", "GLOBAL"),
     *("BINPERSID", "REDUCE", "BUILD"),
@@ -40,6 +44,8 @@ _DTYPES = tuple(
     for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 )
 MAX_DIMENSIONS = 8
+MAX_DEPTH = 64
+SHARED_VALUES = 1 << 20  # what a pickle may amount to, letters counted; more where it is long itself
 EXPANDED_VALUES = 1 << 20  # one value spread over a response takes no storage
 
 
@@ -151,6 +157,12 @@ def _scalar(dtype: Any, data: Any) -> Any:
     return np.frombuffer(bytes(data), _plain(dtype))[0].item()
 
 
+def _dtype(name: Any) -> StoredDtype:
+    if not isinstance(name, str):
+        raise ValueError("a numpy dtype without a name")
+    return StoredDtype(name)
+
+
 def _encoded(text: Any, encoding: Any) -> bytes:
     if encoding != "latin1" or not isinstance(text, str):
         raise ValueError("bytes must be spelled in latin1")
@@ -165,12 +177,13 @@ _NUMPY = ("numpy._core.multiarray", "numpy.core.multiarray")
 _NAMES: dict[str, Callable[..., Any] | None] = {
     "torch._utils _rebuild_tensor_v2": _tensor,
     "torch._utils _rebuild_parameter": _parameter,
-    "collections OrderedDict": OrderedDict,
+    "collections OrderedDict": lambda: OrderedDict(),
     "_codecs encode": _encoded,
-    "numpy dtype": lambda name, *_: StoredDtype(str(name)),
+    "numpy dtype": lambda name, *_: _dtype(name),
     "numpy ndarray": None,
     "torch Size": lambda sizes: sizes,
     **dict.fromkeys(("__builtin__ xrange", "builtins range"), range),
+    **dict.fromkeys(("__builtin__ bytes", "builtins bytes"), lambda: b""),  # of an empty numpy array
     **{f"{module} _reconstruct": lambda *_: StoredArray() for module in _NUMPY},
     **{f"{module} scalar": _scalar for module in _NUMPY},
     **dict.fromkeys([f"torch {name}" for name in _STORAGES]),
@@ -218,5 +231,52 @@ class Restricted(pickle._Unpickler):
             raise ValueError(f"state for a {type(target).__name__}")
         target.set_state(state)
 
+    def set_item(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self._put({key: value} if _is_key(key) else None)
+
+    def set_items(self) -> None:
+        items = self.pop_mark()  # type: ignore[attr-defined]  # typeshed leaves the Python reader's inside out
+        keys = items[::2]
+        self._put(dict(zip(keys, items[1::2], strict=True)) if all(map(_is_key, keys)) else None)
+
+    def _put(self, items: dict[Any, Any] | None) -> None:
+        target = self.stack[-1]
+        if items is None or not isinstance(target, dict):
+            raise ValueError("a dict with keys that are neither texts nor numbers")
+        target.update(items)
+
     dispatch[pickle.REDUCE[0]] = reduce_named
     dispatch[pickle.BUILD[0]] = build_state
+    dispatch[pickle.SETITEM[0]] = set_item
+    dispatch[pickle.SETITEMS[0]] = set_items
+
+
+def _is_key(key: Any) -> bool:
+    return key is None or isinstance(key, str | int | float)
+
+
+def checked_extent(value: Any, limit: int) -> Any:
+    """`value` itself. ValueError where it holds itself, lies too deep, or amounts to more than `limit` values."""
+    sizes: dict[int, int] = {}
+
+    def size(item: Any, depth: int) -> int:
+        known = sizes.get(id(item))
+        if known is not None:
+            return known
+        sizes[id(item)] = limit  # what it counts while it is being counted: a loop
+        inside = item.values() if isinstance(item, dict) else item
+        total = len(item)
+        for part in inside:
+            if isinstance(part, list | tuple | dict):
+                total += size(part, depth + 1)
+            elif isinstance(part, str | bytes):
+                total += len(part)
+        if total > limit or depth > MAX_DEPTH:
+            raise ValueError(f"its values refer to one another so that they amount to more than {limit}")
+        sizes[id(item)] = total
+        return total
+
+    if isinstance(value, list | tuple | dict):
+        size(value, 0)
+    return value

@@ -33,6 +33,18 @@ T, F = True, False
         (lambda: layouts.per_sample([[1], [1, 1]]).take([[0.0], [0.0]], "gap"), "row 1, column 'gap': has shape"),
         (lambda: layouts.per_sample([[1]]).take([], "gap"), "column 'gap': has 0 samples where there are 1"),
         (lambda: layouts.join_response_slices([np.zeros(3)], 3, 3), "leaves no prompt"),
+        (lambda: layouts.padded([[1, 1], [1]]), "column 'mask': is no array of numbers"),
+        (lambda: layouts.padded([[1, 1]]).take([[0.0], [0.0, 1.0]], "gap"), "column 'gap': is no array of numbers"),
+        (lambda: layouts.padded([[1, 1]]).put(np.zeros(3), fill=1.0), "column 'flat'"),
+        (
+            lambda: layouts.per_sample([[1], [1]]).take([torch.zeros(1), [0.0]], "gap"),
+            "column 'gap': holds tensors and",
+        ),
+        (lambda: layouts.by_position([1, 1], [0.0, np.nan]), "column 'position_ids': holds float64"),
+        (lambda: layouts.by_id([[1, 2]], [[1, 1]]), "row 0, column 'sequence_ids': a trained token has another"),
+        (lambda: layouts.join_slices([], 4), "column 'slices': holds no slice"),
+        (lambda: layouts.join_slices([np.zeros(2), 1.0], 4), "row 1, column 'slices': is a single number"),
+        (lambda: layouts.join_packed_slices([np.zeros(2)] * 2, [0, 5, 3]), "row 1, column 'cu_seqlens': decrease"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_field_and_row(call: Any, words: str) -> None:

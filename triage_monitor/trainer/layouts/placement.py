@@ -58,6 +58,8 @@ class Placement:
     def put(self, flat: Any, fill: float) -> Any:
         """A [T] array back in the source's shape, `fill` everywhere else; a list of arrays where the source was one."""
         size = math.prod(self.shape)
+        if np.shape(flat) != self.index.shape:
+            raise InputError("shape", f"{np.shape(flat)} is not that of {self.index.size} positions", column="flat")
         if hasattr(flat, "detach"):
             torch = _torch()
             whole = flat.new_full((size,), fill).index_copy(0, torch.from_numpy(self.index).to(flat.device), flat)
@@ -96,7 +98,7 @@ class Placement:
     def _flat(self, values: Any, name: str) -> Any:
         if self.lengths is not None:
             return self._joined(values, name)
-        array = values if hasattr(values, "detach") else as_host(values)
+        array = values if hasattr(values, "detach") else as_host(values, name)
         if _lean(array.shape) != _lean(self.shape):
             said = f"shape {tuple(array.shape)} is not the mask's {self.shape}"
             raise InputError("shape", said, column=name)
@@ -106,7 +108,10 @@ class Placement:
         if not isinstance(values, Sequence) or len(values) != len(self.lengths or ()):
             count = len(values) if isinstance(values, Sequence) else "no list"
             raise InputError("length", f"has {count} samples where there are {len(self.lengths or ())}", column=name)
-        items = [item if hasattr(item, "detach") else as_host(item) for item in values]
+        items = [item if hasattr(item, "detach") else as_host(item, name) for item in values]
+        mixed = {hasattr(item, "detach") for item in items}
+        if len(mixed) > 1:
+            raise InputError("type", "holds tensors and other arrays in one list", column=name)
         for row, (item, length) in enumerate(zip(items, self.lengths or (), strict=True)):
             if tuple(item.shape) != (length,):
                 said = f"has shape {tuple(item.shape)} where its mask has {length} positions"
@@ -125,11 +130,15 @@ class Placement:
         return array.reshape(-1) if array.shape in ((self.responses,), (self.responses, 1)) else None
 
 
-def as_host(values: Any) -> Array:
-    """A numpy array of anything array-like; a tensor is detached and copied to the host, bfloat16 as float32."""
-    if hasattr(values, "detach") or isinstance(values, np.ndarray):
-        return as_array(values)
-    return np.asarray(values)
+def as_host(values: Any, name: str | None = None) -> Array:
+    """A numpy array of anything array-like; a tensor is detached and copied to the host, bfloat16 as float32. Raises
+    InputError naming `name` where the values are no rectangle of numbers."""
+    try:
+        if hasattr(values, "detach") or isinstance(values, np.ndarray):
+            return as_array(values)
+        return np.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise InputError("type", f"is no array of numbers: {str(error)[:200]}", column=name) from None
 
 
 def placed(

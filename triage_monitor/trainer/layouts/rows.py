@@ -47,7 +47,10 @@ def by_position(mask: Any, position_ids: Any, *, responses: int | None = None, d
     """mask and position_ids [T] or [1, T]. `responses`: how many samples there are; whatever follows is
     padding and must be masked. Without it, masked tokens of position 0 at the end that are samples of
     one token count as padding."""
-    row, position = _row(mask, "mask"), _row(position_ids, "position_ids", keep=True).astype(np.int64)
+    row, position = _row(mask, "mask"), _row(position_ids, "position_ids", keep=True)
+    if position.dtype.kind not in "iu" and position.size:
+        raise InputError("type", f"holds {position.dtype}, not whole numbers", column="position_ids")
+    position = position.astype(np.int64)
     if position.shape != row.shape:
         raise InputError("shape", f"{position.shape} is not the mask's {row.shape}", column="position_ids")
     begins = np.flatnonzero(np.diff(position, prepend=position[:1] - 2) != 1)
@@ -73,6 +76,9 @@ def by_id(response_ids: Any, sequence_ids: Any = None, *, dummy_first: bool = Fa
     if whole.shape != ids.shape:
         raise InputError("shape", f"{whole.shape} is not that of response_ids, {ids.shape}", column="sequence_ids")
     trained = ids != 0
+    if (trained & (whole != 0) & (ids != whole)).any() and len(np.unique(ids[trained])) > 1:
+        row = int(np.argmax((trained & (whole != 0) & (ids != whole)).any(axis=1)))
+        raise InputError("length", "a trained token has another number than its sample", column="sequence_ids", row=row)
     if (trained & (whole == 0)).any():
         row = int(np.argmax((trained & (whole == 0)).any(axis=1)))
         raise InputError("length", "a trained token belongs to no sample", column="sequence_ids", row=row)
@@ -103,7 +109,7 @@ def per_sample(masks: Sequence[Any], *, dummy_first: bool = False) -> Placement:
 
 
 def _mask(values: Any, name: str, row: int | None = None) -> Mask:
-    array = as_host(values)
+    array = as_host(values, name)
     if array.dtype.kind not in "biuf":
         raise InputError("type", f"holds {array.dtype}, not numbers", column=name, row=row)
     if array.dtype.kind == "f" and np.isnan(array).any():
@@ -114,27 +120,28 @@ def _mask(values: Any, name: str, row: int | None = None) -> Mask:
 
 
 def _row(values: Any, name: str, *, keep: bool = False) -> NDArray[Any]:
-    array = as_host(values) if keep else _mask(values, name)
+    array = as_host(values, name) if keep else _mask(values, name)
     if array.ndim != 1 and not (array.ndim == 2 and array.shape[0] == 1):
         raise InputError("shape", f"packed tokens are [T] or [1, T], got {array.shape}", column=name)
     return array.reshape(-1)
 
 
 def _rows(values: Any, name: str) -> Indices:
-    array = as_host(values)
+    array = as_host(values, name)
     if array.ndim not in (1, 2) or array.dtype.kind not in "biu":
         raise InputError("shape", f"expected whole numbers [B, T], got {array.dtype} {array.shape}", column=name)
     return np.atleast_2d(array).astype(np.int64)
 
 
-def checked_bounds(cu_seqlens: Any, tokens: int) -> Indices:
-    bounds = as_host(cu_seqlens)
+def checked_bounds(cu_seqlens: Any, tokens: int | None = None) -> Indices:
+    bounds = as_host(cu_seqlens, "cu_seqlens")
     if bounds.ndim != 1 or bounds.size < 1 or bounds.dtype.kind not in "iu":
         said = f"expected whole numbers [R + 1], got {bounds.dtype} {bounds.shape}"
         raise InputError("offsets", said, column="cu_seqlens")
     bounds = bounds.astype(np.int64)
-    if bounds[0] != 0 or bounds[-1] > tokens:
-        raise InputError("offsets", f"run from {bounds[0]} to {bounds[-1]} over {tokens} tokens", column="cu_seqlens")
+    if bounds[0] != 0 or (tokens is not None and bounds[-1] > tokens):
+        over = "" if tokens is None else f" over {tokens} tokens"
+        raise InputError("offsets", f"run from {bounds[0]} to {bounds[-1]}{over}", column="cu_seqlens")
     if (np.diff(bounds) < 0).any():
         raise InputError("offsets", "decrease", column="cu_seqlens", row=int(np.argmax(np.diff(bounds) < 0)))
     return bounds

@@ -21,7 +21,7 @@ def shifted(values: Any, by: int, *, cu_seqlens: Any = None, fill: float = 0.0) 
 
     Without cu_seqlens the last axis is one sample. Numpy from numpy, a tensor (with gradient) from a tensor.
     """
-    array: Any = values if hasattr(values, "detach") else as_host(values)
+    array: Any = values if hasattr(values, "detach") else as_host(values, "values")
     width = array.shape[-1] if array.ndim else None
     if width is None:
         raise InputError("shape", "a single number cannot be shifted", column="values")

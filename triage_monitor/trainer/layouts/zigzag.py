@@ -16,6 +16,7 @@ import numpy as np
 
 from triage_monitor.errors import InputError
 from triage_monitor.trainer.layouts.placement import Indices, as_host
+from triage_monitor.trainer.layouts.rows import checked_bounds
 
 
 def held_positions(length: int, ranks: int, rank: int) -> Indices:
@@ -48,7 +49,7 @@ def join_slices(slices: Sequence[Any], length: int, name: str = "slices") -> Any
 
 def join_packed_slices(slices: Sequence[Any], cu_seqlens: Any, name: str = "slices") -> Any:
     """[T] from packed slices: every sample is cut on its own. cu_seqlens [R + 1] are those of the whole row."""
-    bounds = as_host(cu_seqlens).astype(np.int64)
+    bounds = checked_bounds(cu_seqlens)
     ranks = len(slices)
     held = []
     for rank in range(ranks):
@@ -70,9 +71,14 @@ def join_response_slices(slices: Sequence[Any], total_length: int, response_leng
 def _joined(slices: Sequence[Any], held: Sequence[Indices], length: int, name: str) -> Any:
     parts: list[Any] = []
     positions: list[Indices] = []
+    if not len(slices):
+        raise InputError("context_parallel", "holds no slice of any rank", column=name)
     for rank, (part, own) in enumerate(zip(slices, held, strict=True)):
         real = own < length
-        array = part if hasattr(part, "detach") else as_host(part)
+        array = part if hasattr(part, "detach") else as_host(part, name)
+        if not array.ndim or hasattr(part, "detach") != hasattr(slices[0], "detach"):
+            kind = "a single number" if not array.ndim else "of another kind than the first rank's"
+            raise InputError("context_parallel", f"is {kind}", column=name, row=rank)
         if array.shape[-1] not in (own.size, int(real.sum())):
             said = f"has {array.shape[-1]} positions where {own.size} are held ({int(real.sum())} without padding)"
             raise InputError("context_parallel", said, column=name, row=rank)
