@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from triage_monitor.cli.main import build_app
 from triage_monitor.dashboards.build import dashboards, write
 from triage_monitor.errors import ConfigError, TriageError
+from triage_monitor.service.alerts import ALERTS
 
 TOKEN = "glsa_of-a-service-account"
 
@@ -127,6 +128,13 @@ def test_refused_token_is_said_in_a_sentence() -> None:
         assert calls.dashboards == {}
 
 
+def test_address_without_a_grafana_is_said_in_a_sentence() -> None:
+    done = command("push", "--url", "http://127.0.0.1:1", "--token", TOKEN)
+    assert isinstance(done.exception, TriageError)
+    assert "no answer from http://127.0.0.1:1 (ConnectionError)" in str(done.exception)
+    assert isinstance(command("push", "--url", "grafana", "--token", TOKEN).exception, ConfigError)
+
+
 def test_runbook_base_moves_every_link_of_dashboards_and_rules(tmp_path: Path) -> None:
     rules = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yml"
     words = ["build", str(tmp_path), "--rules", str(rules)]
@@ -138,7 +146,7 @@ def test_runbook_base_moves_every_link_of_dashboards_and_rules(tmp_path: Path) -
     assert variable["query"] == "https://wiki.example/triage"
     moved, before = (tmp_path / "rules.yml").read_text(), rules.read_text()
     assert moved.replace("https://wiki.example/triage#", "README.md#") == before
-    assert moved.count("runbook_url: https://wiki.example/triage#triage") == before.count("runbook_url:") == 23
+    assert moved.count("runbook_url: https://wiki.example/triage#triage") == before.count("runbook_url:") == len(ALERTS)
     with pytest.raises(ConfigError, match="must be http"):
         write(tmp_path, "wiki")
     with pytest.raises(ConfigError, match="written over"):

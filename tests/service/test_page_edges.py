@@ -37,11 +37,12 @@ def press_to(page: Page, name: str) -> None:
 def test_first_set_that_anyone_pushed_is_told_from_what_the_run_began_with(browser: Browser) -> None:
     with serving(OBSERVING) as live, watched(browser, live.address) as watch:
         feed(live, range(3))
+        page = watch.open(RUN_VIEW)
+        page.locator("#params:has-text('Nothing was pushed yet')").wait_for()
         body = {"kind": "fallback", "reason": "numerics"}
         live.http.post(f"/v1/runs/{RUN}/actions", json=body, headers={"Idempotency-Key": "one"}).raise_for_status()
         history = live.http.get(f"/v1/runs/{RUN}/params/history").json()
         assert (history["initial"]["precision"], len(history["versions"])) == ("nvfp4", 1)
-        page = watch.open(RUN_VIEW)
         page.locator("#params li:has-text('Version 1') .what:text-is('precision nvfp4 → bf16')").wait_for()
 
 

@@ -52,8 +52,9 @@ def push(
     from triage_monitor.cli.operator import call
     from triage_monitor.dashboards.build import dashboards
     from triage_monitor.dashboards.push import Grafana, marks
+    from triage_monitor.trainer.transport import checked_url
 
-    grafana = Grafana(url, token)
+    grafana = Grafana(checked_url(url), token)
     for board in dashboards(runbook_base).values():
         print(f"{board['title']}: {url.rstrip('/')}{grafana.upload(board, folder)}")
     for run in annotate or ():

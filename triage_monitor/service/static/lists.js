@@ -70,7 +70,9 @@ export function paramsPanel(detail, history) {
   }
   const rows = history.versions.map((row, i) => version(row, setBefore(history, i), acks.get(row.params.version) ?? []));
   const applied = detail.params_applied;
-  const state = applied === null
+  const state = applied === null && detail.params_version === 0
+    ? "Nothing was pushed yet: the trainer runs on the set it began with."
+    : applied === null
     ? `Version ${detail.params_version} is pushed; no trainer has acknowledged one yet.`
     : applied.version === detail.params_version
       ? `Version ${applied.version} is in force in the trainer since update ${applied.step}.`
