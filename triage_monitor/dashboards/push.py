@@ -95,7 +95,9 @@ class Grafana:
             raise TriageError(f"{what}: {self._url} answered {error.status_code}: {error.message}") from error
         except OSError as error:  # what requests raises is one
             kind = type(error).__name__
-            raise TriageError(f"{what}: no answer from {self._url} ({kind}): is it running, is it Grafana's?") from error
+            raise TriageError(
+                f"{what}: no answer from {self._url} ({kind}): is it running, is it Grafana's?"
+            ) from error
 
 
 def _milliseconds(mark: Mark) -> int:
