@@ -36,6 +36,7 @@ class ServerSettings:
     """Where it listens. Another host than loopback needs `auth.tokens_file`, or `allow_remote` to go without.
 
     `public_url` is where people reach the page, for links in alerts and messages; made of host and port if empty.
+    `flight_port` takes raw updates by Arrow Flight as well (0 for a free one); -1 is off.
     """
 
     host: str = "127.0.0.1"
@@ -43,11 +44,15 @@ class ServerSettings:
     allow_remote: bool = False
     drain_seconds: float = 10.0
     public_url: str = ""
+    flight_port: int = -1
 
     def __post_init__(self) -> None:
         if self.public_url and not is_web_address(self.public_url):
             raise ConfigError("public_url must be http(s)://host[:port][/path] without credentials and fragment")
         _within("port", self.port, 0, 65_535)
+        _within("flight_port", self.flight_port, -1, 65_535)
+        if 0 < self.flight_port == self.port:
+            raise ConfigError("flight_port must be another than port")
         _within("drain_seconds", self.drain_seconds, 0, 3600)
 
 

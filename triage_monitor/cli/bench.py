@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-MORE = ("bench_warning", "bench_closed_loop", "bench_overhead", "bench_ingest")
+MORE = ("bench_warning", "bench_closed_loop", "bench_overhead", "bench_ingest", "bench_flight")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 Prints its address once it answers. On SIGTERM or SIGINT it first lets go of event streams and long polls, then lets
 requests finish for `drain_seconds`, then closes the store and ends with exit code 0. The data directory is locked; a
 second process on it ends with an error that names the first. Should the store's files turn out damaged while it runs,
-it drains in the same way, opens the store anew, which mends it, and goes on at the same address.
+it drains in the same way, opens the store anew, which mends it, and goes on at the same address. With
+`server.flight_port` Arrow Flight is taken beside HTTP (flight.py), and its address printed on a second line.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -26,6 +28,9 @@ from triage_monitor.service.connections import Stalled
 from triage_monitor.storage.base import Store
 from triage_monitor.storage.memory import MemoryStore
 from triage_monitor.storage.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from triage_monitor.service.flight import FlightPort
 
 _KEEP_ALIVE_SECONDS = 75
 _TICKS_PER_LOOK = 5  # a tick is a tenth of a second
@@ -56,14 +61,22 @@ class Server(uvicorn.Server):
         self._scheme = "https" if settings.tls.cert_file else "http"
         self._announce = announce
         self.stalled = Stalled(settings.ingest.stall_seconds, application.sidecar.clock.monotonic)
+        self._settings = settings
         self.port = settings.server.port
+        self.flight: FlightPort | None = None
         self.told_to_end = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             self.port = self.servers[0].sockets[0].getsockname()[1]
+            if self._settings.server.flight_port >= 0:
+                from triage_monitor.service.flight import FlightPort  # gRPC is loaded only where it is asked for
+
+                self.flight = FlightPort(self.application, self._settings)
             self._announce(self.address)
+            if self.flight is not None:
+                self._announce(self.flight.address)
 
     async def on_tick(self, counter: int) -> bool:
         if counter % _TICKS_PER_LOOK == 0:
@@ -72,6 +85,10 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.application.sidecar.begin_stop()
+        if self.flight is not None:
+            for server in self.servers:
+                server.close()
+            await self.flight.stop(self._settings.server.drain_seconds)
         await super().shutdown(sockets)
 
     def _end(self, how: int) -> None:
@@ -113,24 +130,25 @@ def serve(settings: Settings, announce: Callable[[str], None] = print) -> None:
     _refuse_taken_address(settings)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     for _ in range(MAX_REOPENINGS):
-        suspect, port = _serve_once(settings, announce)
+        suspect, server = _serve_once(settings, announce)
         if suspect is None:
             return
         logger.error("the store is damaged and will be opened anew: %s", suspect)
-        settings = replace(settings, server=replace(settings.server, port=port))
+        flight_port = -1 if server.flight is None else server.flight.port
+        settings = replace(settings, server=replace(settings.server, port=server.port, flight_port=flight_port))
         announce = _silent
     raise StoreCorrupt(f"the store was damaged {MAX_REOPENINGS} times while it was served; check the disk: {suspect}")
 
 
-def _serve_once(settings: Settings, announce: Callable[[str], None]) -> tuple[str | None, int]:
-    """Until it is told to end, or the store needs to be mended: then why. And the port it had."""
+def _serve_once(settings: Settings, announce: Callable[[str], None]) -> tuple[str | None, Server]:
+    """Until it is told to end, or the store needs to be mended: then why. And the server, for its ports."""
     store = open_store(settings)
     try:
         server = Server(build(settings, store), settings, announce)
         server.run()
         if not server.started:
             raise ConfigError(f"could not start on {settings.server.host}:{settings.server.port}")
-        return (None if server.told_to_end else store.suspect), server.port
+        return (None if server.told_to_end else store.suspect), server
     finally:
         store.close()
 
@@ -140,7 +158,12 @@ def _silent(_: str) -> None:
 
 
 def _refuse_taken_address(settings: Settings) -> None:
-    host, port = settings.server.host, settings.server.port
+    for port in (settings.server.port, settings.server.flight_port):
+        if port >= 0:
+            _refuse_taken_port(settings.server.host, port)
+
+
+def _refuse_taken_port(host: str, port: int) -> None:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         with socket.socket(family, socket.SOCK_STREAM) as probe:

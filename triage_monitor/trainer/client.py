@@ -21,6 +21,7 @@ import atexit
 import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from multiprocessing import parent_process, util
 from time import monotonic
 from types import TracebackType
@@ -72,6 +73,8 @@ class Monitor:
     mirror: where the monitor's indicators go besides: "tensorboard:DIR", "mlflow", "wandb:PROJECT", "trackio", a live
         writer or run, `function(step, values)`, or a list of them (trainer/trackers.py). Shard 0 only, in threads of
         their own; needs the token scope `read`.
+    flight_url: `grpc://host:port` (or grpc+tls) of the sidecar's `--flight-port`: raw updates go there, the rest by
+        HTTP (trainer/flight.py). It gained little over HTTP where it was measured: `bench flight`.
     connect_timeout, timeout, call_timeout: seconds to connect, of silence, and for one whole call.
     Raises ConfigError. An unreachable server is no error.
     """
@@ -106,6 +109,7 @@ class Monitor:
         exit_flush_seconds: float = 3.0,
         compression: Literal["zstd", "lz4"] | None = None,
         mirror: Any = None,
+        flight_url: str | None = None,
     ) -> None:
         address = checked_url(url)
         timeouts = Timeouts(connect_timeout, timeout, call_timeout)
@@ -137,7 +141,11 @@ class Monitor:
         route.rehearse()
         connect().close()  # what TLS or the headers have against the configuration shows here
         self._form = form
-        self._courier = Courier(route, self._outbox, self._desk, connect, float(poll_seconds))
+        flight = None
+        if flight_url is not None:
+            # By name: only who asks for it loads gRPC.
+            flight = import_module("triage_monitor.trainer.flight").FlightLink(flight_url, secret, timeouts, os.environ)
+        self._courier = Courier(route, self._outbox, self._desk, connect, float(poll_seconds), flight)
         self._courier.attempt = None if attempt is None else checked_attempt(attempt)
         self._mirrors = tuple(
             Mirror(tracker, route.base, lambda: connect(ANSWER_BYTES), lambda: self._courier.attempt)

@@ -15,7 +15,7 @@ import random
 import threading
 from collections.abc import Callable
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from triage_monitor.errors import InputError
 from triage_monitor.trainer.answers import Answer, Verdict
@@ -23,6 +23,9 @@ from triage_monitor.trainer.lease import Acknowledgement, ParameterDesk
 from triage_monitor.trainer.outbox import Outbox, Parcel
 from triage_monitor.trainer.route import Route, safe_text
 from triage_monitor.trainer.transport import Link
+
+if TYPE_CHECKING:
+    from triage_monitor.trainer.flight import FlightLink
 
 log = logging.getLogger("triage_monitor.monitor")
 
@@ -54,13 +57,20 @@ class Courier:
     """Owns the threads and the connections of one monitor in one process."""
 
     def __init__(
-        self, route: Route, outbox: Outbox, desk: ParameterDesk, connect: Callable[[], Link], poll_seconds: float
+        self,
+        route: Route,
+        outbox: Outbox,
+        desk: ParameterDesk,
+        connect: Callable[[], Link],
+        poll_seconds: float,
+        flight: FlightLink | None = None,
     ) -> None:
         self._route = route
         self._outbox = outbox
         self._desk = desk
         self._connect = connect
         self._poll_seconds = poll_seconds
+        self._flight = flight
         self.attempt: int | None = None
         self._links: list[Link] = []
         self.start_afresh()
@@ -188,20 +198,21 @@ class Courier:
 
     def _put(self, link: Link, parcel: Parcel) -> Answer:
         self._outbox.count_sent()
-        route = self._route
+        route, body, dropped = self._route, parcel.body or b"", self._outbox.drops_as_text()
+        query: dict[str, str | int] = {
+            "shards": route.shards,
+            "attempt": self.attempt or 0,
+            **({} if route.form.side is None else {"side": route.form.side}),
+        }
+        if self._flight is not None and self._flight.is_usable and route.form.is_raw(parcel.step):
+            place: dict[str, str | int] = {"run": route.run, "step": parcel.step, "shard": route.shard}
+            return self._flight.put({**place, **query, "bytes": len(body), "dropped": dropped}, body)
         return link.call(
             "PUT",
             f"{route.base}/updates/{parcel.step}/shards/{route.shard}",
-            query={
-                "shards": route.shards,
-                "attempt": self.attempt or 0,
-                **({} if route.form.side is None else {"side": route.form.side}),
-            },
-            content=parcel.body,
-            headers={
-                "Content-Type": route.form.mime(parcel.step),
-                "Triage-Client-Dropped": self._outbox.drops_as_text(),
-            },
+            query=query,
+            content=body,
+            headers={"Content-Type": route.form.mime(parcel.step), "Triage-Client-Dropped": dropped},
         )
 
     def _acknowledgement(self, item: Acknowledgement) -> dict[str, Any]:
