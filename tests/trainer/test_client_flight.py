@@ -14,6 +14,7 @@ from triage_monitor.errors import ConfigError
 
 FORKED = """
 import os, sys
+import numpy as np
 from triage_monitor import Monitor
 monitor = Monitor(sys.argv[1], run="forked", flight_url=sys.argv[2], attempt=0)
 arrays = {"gap": np.zeros(4, np.float32), "advantages": np.ones(1), "offsets": np.array([0, 4])}
@@ -95,5 +96,5 @@ def _losses(monitor: Monitor | None) -> list[float]:
         with torch.no_grad():
             logits -= logits.grad
         logits.grad = None
-        found.append(float(loss))
+        found.append(float(loss.detach()))
     return found

@@ -49,7 +49,10 @@ def register(group: typer.Typer) -> None:
         turns: Annotated[int, typer.Option(min=2, help="Pairs of each size.")] = 15,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False,
     ) -> None:
-        """The same raw updates by HTTP and by Arrow Flight in one run: throughput, latency, and the ratio of pairs."""
+        """The same raw updates by HTTP and by Arrow Flight in one run: throughput, latency, and the ratio of pairs.
+
+        Found so far, on two busy cores over loopback: no gain below a megabyte, about a fifth less time at 8 MB.
+        """
         rows = measured(tuple(tokens or SIZES), turns)
         if as_json:
             print(json.dumps({"synthetic": True, "turns": turns, "rows": [asdict(row) for row in rows]}, indent=2))

@@ -74,7 +74,7 @@ class Monitor:
         writer or run, `function(step, values)`, or a list of them (trainer/trackers.py). Shard 0 only, in threads of
         their own; needs the token scope `read`.
     flight_url: `grpc://host:port` (or grpc+tls) of the sidecar's `--flight-port`: raw updates go there, the rest by
-        HTTP (trainer/flight.py). It gained little over HTTP where it was measured: `bench flight`.
+        HTTP (trainer/flight.py). It was no faster than HTTP for small updates, a little for large ones: `bench flight`.
     connect_timeout, timeout, call_timeout: seconds to connect, of silence, and for one whole call.
     Raises ConfigError. An unreachable server is no error.
     """
