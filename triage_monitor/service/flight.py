@@ -32,9 +32,9 @@ from starlette.types import Message
 from triage_monitor.config import ServerSettings, Settings
 from triage_monitor.config_access import TlsSettings
 from triage_monitor.service.app import Application
-from triage_monitor.service.sockets import sever
 from triage_monitor.service.names import checked_run
 from triage_monitor.service.problems import Problem
+from triage_monitor.service.sockets import sever
 from triage_monitor.summary.rows import STREAM_MIME
 
 SCHEMA = pa.schema([pa.field("body", pa.binary(), nullable=False)])
