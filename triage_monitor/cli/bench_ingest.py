@@ -30,6 +30,7 @@ from triage_monitor.cli import bench_load as load
 SIDECAR, SINK = "triage_monitor", "triage_monitor.cli.bench_sink"
 BODIES = 64
 METRICS_TURNS = 5
+FILLED_AFTER = 30  # updates; a window holds 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +148,12 @@ def _latencies(ours: load.Outcome, sink: load.Outcome) -> dict[str, float]:
 
 
 def _hour(bench: Bench) -> dict[str, Any]:
-    """Memory after each tenth; the slope is taken over the second half, when windows and caches are full."""
+    """Memory from when every run's window is full on: what is measured then is growth, not filling."""
     size, step = bench.size, 1 + bench.size.updates
+    load.send_all(bench.sidecar, bench.shots(step, FILLED_AFTER, 1, size.runs), size.senders)
+    step += FILLED_AFTER
     each = max(1, size.hour // (10 * size.runs))
-    held: list[int | None] = []
+    held = [load.resident_bytes(bench.process)]
     sent, seconds = 0, 0.0
     for part in range(10):
         shots = bench.shots(step + part * each, each, 1, size.runs)
@@ -158,9 +161,7 @@ def _hour(bench: Bench) -> dict[str, Any]:
         sent, seconds = sent + len(shots), seconds + done.seconds
         held.append(load.resident_bytes(bench.process))
     known = [value for value in held if value is not None]
-    later = known[len(known) // 2 :]
-    grown = later[-1] - later[0] if len(later) > 1 else None
-    per_thousand = None if grown is None else grown / 1e6 / (sent * (len(later) - 1) / 10) * 1000
+    per_thousand = (known[-1] - known[0]) / 1e6 / sent * 1000 if known else None
     return {
         "updates": sent,
         "updates_per_second": sent / seconds,

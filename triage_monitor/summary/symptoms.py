@@ -32,7 +32,7 @@ WORDS = 16  # 64-bit words of a bitmap of distinct values
 MAX_EXAMPLES, MAX_ENGINES, MAX_VALUES = 20, 64, 4
 
 CLASSES = ("degenerate", "dummy", "appended", "zero_end", "misaligned", "broken", "padding", "zero_rows")
-_LAG_SUMS = ("n", "l", "s", "ll", "ss", "ls", "abs")
+LAG_SUMS = ("n", "l", "s", "ll", "ss", "ls", "abs")
 COUNT_NAMES: tuple[str, ...] = (
     # responses
     *("responses", "short", "medium", "long", "testable", "alignable", "zero_advantage"),
@@ -49,7 +49,7 @@ COUNT_NAMES: tuple[str, ...] = (
     *("lag_0", "lag_1", "lag_2_plus"),
     # fixed-point sums
     *(f"fit_{name}" for name in ("n", "l", "s", "ll", "ss", "ls")),
-    *(f"shift_{lag}_{name}" for lag in LAGS for name in _LAG_SUMS),
+    *(f"shift_{lag}_{name}" for lag in LAGS for name in LAG_SUMS),
     *("next_n", "next_squares", "next_products", "sum_squares", "squares"),
 )
 COUNT_INDEX = {name: index for index, name in enumerate(COUNT_NAMES)}
