@@ -208,7 +208,9 @@ def test_full_disk_is_said_and_service_goes_on_when_there_is_room_again(tmp_path
         assert server.http.get("/v1/runs/run").json()["last_update"]["step"] == 1
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         again = server.put("run", 2, masses(3, 2))
-        assert (again.status_code, again.json()["update"]) == (201, "complete")
+        # 200 where the shard itself had still found room and only what closes the update had not.
+        assert again.status_code in (200, 201)
+        assert again.json()["update"] == "complete"
         assert server.http.get("/readyz").status_code == 200
         assert server.http.get("/v1/runs/run").json()["window"]["updates"] == 2
 
