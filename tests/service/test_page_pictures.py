@@ -70,7 +70,9 @@ def test_pictures_show_the_run_with_its_charts_drawn(tmp_path: Path) -> None:
                 page.locator("#worst .heat").wait_for()
                 page.locator("#chart-score canvas").wait_for()
                 page.locator("#link:has-text('live')").wait_for()
+                page.locator("#chart-rho").scroll_into_view_if_needed()  # charts below the fold wait to be seen
                 page.wait_for_function(DRAWN)
+                page.evaluate("scrollTo(0, 0)")
                 (folder / f"{name}.png").write_bytes(small(page.screenshot()))
     for name, view in VIEWS.items():
         picture = folder / f"{name}.png"

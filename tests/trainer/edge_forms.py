@@ -56,7 +56,7 @@ def reduced(given: dict[str, Any], spec: SummarySpec, form: str) -> StepSummary:
 
 def assert_same_summary(got: StepSummary, want: StepSummary) -> None:
     """Counts, histograms and exact extremes bit for bit, sums to 1e-6."""
-    assert got.counts == want.counts
+    assert got.counts == want.counts, {k: (got.counts[k], v) for k, v in want.counts.items() if got.counts[k] != v}
     for name, histogram in want.histograms.items():
         np.testing.assert_array_equal(got.histograms[name], histogram, err_msg=name)
     np.testing.assert_array_equal(got.minima[:3], want.minima[:3])

@@ -196,7 +196,7 @@ def _scalars(part: _Pass, spec: SummarySpec) -> tuple[Tensor, Tensor, Tensor]:
     deep_gap = x < deep
     told = [side.sum() for side in (against, along, against & deep_gap, along & deep_gap, tail_neg, tail_pos)]
     regions = [*masses, weight.sum(), *tails, *pressures, *told]
-    listed = [*part.kinds.unbind(), *counts, *_moments(d, valid.sum()), *regions, *_probabilities(part), *_lags(part)]
+    listed = [*part.kinds.unbind(), *counts, *_moments(d, valid), *regions, *_probabilities(part), *_lags(part)]
     planes = [against, along, valid & ~(against | along)]
     low = [torch.where(plane, x, torch.inf).amin() for plane in planes]
     high = [torch.where(plane, x, -torch.inf).amax() for plane in planes]
@@ -217,12 +217,13 @@ def _k3(v: Tensor, growth: Tensor) -> Tensor:
     return torch.where(v.abs() < SMALL, series, growth - v)
 
 
-def _moments(d: Tensor, count: Tensor) -> list[Tensor]:
-    """In the kernel's order; a position that is no token is a gap of 0 and adds nothing but to the 1 of exp(0)."""
+def _moments(d: Tensor, valid: Tensor) -> list[Tensor]:
+    """In the kernel's order; a position that is no token is a gap of 0. The ratios' sums are not a count and sums of
+    exp - 1: that would lose what far gaps leave of them."""
     bounded = d.clamp(-MAX_EXPONENT, MAX_EXPONENT)
     growth, shrinkage = torch.expm1(bounded), torch.expm1(-bounded)
     forward, backward = _k3(d, growth), _k3(-d, shrinkage)
-    weighted = d.clamp(-WEIGHT_EXPONENT, WEIGHT_EXPONENT)
+    weight = d.clamp(-WEIGHT_EXPONENT, WEIGHT_EXPONENT).exp()
     return [
         d.sum(),
         d.abs().sum(),
@@ -231,9 +232,9 @@ def _moments(d: Tensor, count: Tensor) -> list[Tensor]:
         backward.sum(),
         torch.where(d > 0, forward, backward).sum(),
         torch.expm1(2 * d.clamp(-MAX_EXPONENT, MAX_EXPONENT / 2)).sum(),
-        growth.sum() + count,
-        torch.expm1(weighted).sum() + count,
-        torch.expm1(2 * weighted).sum() + count,
+        _where(valid, bounded.exp()),
+        _where(valid, weight),
+        _where(valid, weight * weight),
     ]
 
 
