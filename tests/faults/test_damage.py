@@ -7,6 +7,7 @@ import random
 import shutil
 import sqlite3
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -22,8 +23,12 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _quiet() -> None:
-    logging.getLogger("triage_monitor").setLevel(logging.CRITICAL)
+def _quiet() -> Iterator[None]:
+    log = logging.getLogger("triage_monitor")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    yield
+    log.setLevel(before)
 
 
 @pytest.fixture(scope="module")
