@@ -11,11 +11,10 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Path, Query, Request
@@ -43,10 +42,8 @@ from triage_monitor.summary.worst_rows import worst_of
 
 DROPPED_HEADER = "triage-client-dropped"
 MAX_ATTEMPT_JUMP = 1000
-SMALL_BODY = 1 << 14  # bytes
 _DROPS = re.compile(r"([a-z0-9_-]{1,64})=(\d{1,15})")
 MAX_DROP_REASONS = 32
-T = TypeVar("T")
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
 
@@ -114,7 +111,7 @@ class Ingest:
         if address.attempt is None:
             address = replace(address, attempt=0 if live is None else live.attempt)
         _check_attempt(address, 0 if live is None else live.attempt)
-        hashing = self._beside(len(body), body_digest, media, body)
+        hashing = loop.run_in_executor(self._workers, body_digest, media, body)
         known = None
         if live is not None and not (side is None and live.awaits(address.place, address.shard)):
             known = await asyncio.to_thread(self._known, address, side)
@@ -129,7 +126,7 @@ class Ingest:
             raise ConflictError(refusal)
         if media == STREAM_MIME:
             more = partial(inflated_bytes, body, max_tokens=self._settings.max_tokens)
-            self._make_room(share, await self._beside(len(body), more))
+            self._make_room(share, await loop.run_in_executor(self._workers, more))
         if side is not None:
             limit = self._settings.max_tokens
             half = await loop.run_in_executor(
@@ -139,18 +136,6 @@ class Ingest:
         reading = await loop.run_in_executor(self._workers, self._read, address, media, body)
         arrival = reading.arrival
         return await self._sidecar.admit(replace(arrival, row=replace(arrival.row, digest=await hashing)))
-
-    def _beside(self, size: int, work: Callable[..., T], *arguments: object) -> Awaitable[T]:
-        """In a worker thread; of a small body here and now, since that takes less than waking a thread does."""
-        loop = asyncio.get_running_loop()
-        if size > SMALL_BODY:
-            return loop.run_in_executor(self._workers, work, *arguments)
-        done = loop.create_future()
-        try:
-            done.set_result(work(*arguments))
-        except TriageError as error:
-            done.set_exception(error)
-        return done
 
     def _known(self, address: Address, side: str | None) -> ShardRow | HalfRow | None:
         if side is None:
