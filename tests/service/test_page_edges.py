@@ -14,7 +14,7 @@ from triage_monitor.config import Settings
 from triage_monitor.storage.memory import MemoryStore
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 RUN_VIEW = f"#/run/{RUN}"
 OBSERVING = Settings.from_dict({"server": {"port": 0}, "judge": {"policy": {"mode": "observe"}}})
@@ -62,6 +62,17 @@ def test_keyboard_stays_on_the_controls_when_freeze_becomes_release(browser: Bro
         assert [item["kind"] for item in live.http.get(f"/v1/runs/{RUN}/actions").json()["actions"]] == [
             "freeze", "release",
         ]  # fmt: skip
+
+
+def test_charts_drawn_before_their_series_came_are_drawn_again_with_it(browser: Browser) -> None:
+    with serving() as live, watched(browser, live.address) as watch:
+        feed(live, range(3))
+        held: list[Route] = []
+        watch.page.route("**/v1/runs/*/series*", lambda route: held.append(route))
+        page = watch.open(RUN_VIEW)
+        page.locator("#chart-rho .nothing:text-is('No update yet.')").wait_for()
+        held[0].continue_()  # and no other: a later answer would draw the charts once more
+        page.locator("#chart-rho .plot canvas").wait_for()
 
 
 @pytest.mark.parametrize("name", ["%zz", "a%2Fb", ".."])

@@ -68,9 +68,10 @@ def test_pictures_show_the_run_with_its_charts_drawn(tmp_path: Path) -> None:
             with watched(browser, server.address, **view) as watch:
                 page = watch.open(f"#/run/{run}")
                 page.locator("#worst .heat").wait_for()
-                page.locator("#chart-score canvas").wait_for()
                 page.locator("#link:has-text('live')").wait_for()
-                page.locator("#chart-rho").scroll_into_view_if_needed()  # charts below the fold wait to be seen
+                for chart in ("#chart-score", "#chart-rho"):  # a chart below the fold waits to be seen
+                    page.locator(chart).scroll_into_view_if_needed()
+                    page.locator(f"{chart} canvas").wait_for()
                 page.wait_for_function(DRAWN)
                 page.evaluate("scrollTo(0, 0)")
                 (folder / f"{name}.png").write_bytes(small(page.screenshot()))

@@ -43,7 +43,7 @@ export class Chart {
       el("header", {}, el("h3", { id: `chart-${panel.id}-title` }, panel.title), el("span", { class: "unit" }, panel.unit)),
       el("p", { class: "help" }, panel.help), this.legend(), this.canvas, this.note);
     this.observer = new IntersectionObserver((seen) => {
-      this.visible = seen.some((entry) => entry.isIntersecting);
+      this.visible = seen.at(-1).isIntersecting;  // the newest of those that were queued
       if (this.visible && this.stale) drawSoon(this);
     }, { rootMargin: "200px" });
     this.observer.observe(this.node);
@@ -83,7 +83,10 @@ export class Chart {
 
   fit() {
     const width = this.canvas.clientWidth;
-    if (this.plot !== null && width > 0 && Math.abs(this.plot.width - width) > 1) {
+    if (width === 0) return;
+    if (this.plot === null) {
+      if (this.visible && this.stale) drawSoon(this);
+    } else if (Math.abs(this.plot.width - width) > 1) {
       this.plot.setSize({ width, height: HEIGHT });
       this.changed();
     }
@@ -91,7 +94,6 @@ export class Chart {
 
   draw() {
     this.stale = false;
-    const width = this.canvas.clientWidth;
     const { columns, range } = this.shared;
     const names = namesOf(this.panel);
     const empty = columns.length === 0 || names.every((name) => columns.column(name).every((value) => value === null));
@@ -102,7 +104,11 @@ export class Chart {
       this.read(null);
       return;
     }
-    if (width === 0) return;
+    const width = this.canvas.clientWidth;  // of a canvas that is shown: a hidden one has none
+    if (width === 0) {
+      this.stale = true;
+      return;
+    }
     const from = range === null ? 0 : columns.placeOf(range[0]);
     const to = range === null ? columns.length : columns.placeOf(range[1] + 1e-9);
     const data = thinned(columns.slice(names, from, to), Math.max(50, Math.round((width - 60) / 2)));
