@@ -1,7 +1,8 @@
 """Runs the application under uvicorn: one process, one address, a clean end.
 
 Prints its address once it answers. On SIGTERM or SIGINT it first lets go of event streams and long polls, then lets
-requests finish for `drain_seconds`, then closes the store and ends with exit code 0. The data directory is locked; a
+requests finish for `drain_seconds`, cuts the connections of those that did not, closes the store and ends with exit
+code 0. The data directory is locked; a
 second process on it ends with an error that names the first. Should the store's files turn out damaged while it runs,
 it drains in the same way, opens the store anew, which mends it, and goes on at the same address. With
 `server.flight_port` Arrow Flight is taken beside HTTP (flight.py), and its address printed on a second line.
@@ -16,6 +17,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 _KEEP_ALIVE_SECONDS = 75
 _TICKS_PER_LOOK = 5  # a tick is a tenth of a second
+_CUT_OFF_SECONDS = 5  # for requests whose connection was cut to end by themselves, before uvicorn cancels them
 MAX_REOPENINGS = 5
 logger = logging.getLogger("triage_monitor")
 
@@ -52,7 +55,7 @@ class Server(uvicorn.Server):
                 lifespan="on",
                 server_header=False,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=max(1, round(settings.server.drain_seconds)),
+                timeout_graceful_shutdown=ceil(settings.server.drain_seconds) + _CUT_OFF_SECONDS,
                 ws="none",
                 **settings.tls.options(),
             )
@@ -89,7 +92,18 @@ class Server(uvicorn.Server):
             for server in self.servers:
                 server.close()
             await self.flight.stop(self._settings.server.drain_seconds)
+        cutting = asyncio.create_task(self._cut_off())
         await super().shutdown(sockets)
+        cutting.cancel()
+
+    async def _cut_off(self) -> None:
+        """A request that waits for its sender, or its reader, ends by itself when they are gone."""
+        await asyncio.sleep(self._settings.server.drain_seconds)
+        left = [item.transport for item in self.server_state.connections if item.transport is not None]
+        if left:
+            logger.warning("%d requests were not finished after drain_seconds and are cut off", len(left))
+        for transport in left:
+            transport.abort()
 
     def _end(self, how: int) -> None:
         self.told_to_end = True
