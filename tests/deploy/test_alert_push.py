@@ -9,7 +9,7 @@ import pytest
 from deploy.alertmanager_process import alertmanager, alerts
 from deploy.monitoring import free_port, wait_for
 from service.live_server import LiveServer, masses, serving
-from service.webhook_receiver import receiving
+from service.webhook_receiver import Receiver, receiving
 
 from triage_monitor.config import Settings
 from triage_monitor.errors import ConfigError
@@ -108,6 +108,28 @@ def test_refused_push_is_not_repeated_and_a_failed_one_is(tmp_path: Path) -> Non
     assert firing["endsAt"] > failed["endsAt"] > firing["startsAt"]
     assert failed == taken and {one.path for one in got} == {"/api/v2/alerts"}
     assert {one.headers["Authorization"] for one in got} == {"Bearer a-bearer-token-of-24-chr"}
+
+
+def test_files_found_damaged_at_the_start_are_told_by_that_process(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    with serving(store=store) as live:
+        live.put("run-a", 1, masses(3, 2)).raise_for_status()
+    store.close()
+    with (tmp_path / "triage.db").open("r+b") as file:
+        file.truncate(2 * 4096)
+    with receiving() as receiver:
+        for names in ({"TriageStoreDamaged", "TriageStoreLostWrites"}, set()):
+            store, before = SqliteStore(tmp_path), len(receiver.got)
+            with serving(settings(receiver.port), store) as live:
+                refuse(live, f"run-{len(names)}")
+                wait_for("a round is over", lambda run=f"run-{len(names)}": _is_told(receiver, run))
+            store.close()
+            told = [item["labels"] for one in receiver.got[before:] for item in one.body]
+            assert {labels["alertname"] for labels in told if not labels.get("run")} == names
+
+
+def _is_told(receiver: Receiver, run: str) -> bool:
+    return any(item["labels"].get("run") == run for one in receiver.got for item in one.body)
 
 
 @pytest.mark.parametrize(

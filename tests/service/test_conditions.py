@@ -13,7 +13,6 @@ from triage_monitor.storage.records import UpdateRow
 
 NEED_A_WINDOW_OR_SOMEBODY_ELSE = {
     "TriageUpdatesPartial", "TriageTrainerDropsUpdates", "TriageIngestRejected", "TriageMonitorAbsent",
-    "TriageStoreLostWrites", "TriageStoreDamaged",
 }  # fmt: skip
 IMBALANCE, SEVERE = "TriageDirectionalImbalance", "TriageDirectionalImbalanceSevere"
 
@@ -120,3 +119,13 @@ def test_failing_store_is_an_alert_of_the_monitor() -> None:
     held = advanced(OF_THE_MONITOR, Seen(None, 10.0, store_failed=True))
     assert held["TriageStoreFailing"].firing_at == 10.0
     assert advanced(OF_THE_MONITOR, Seen(None, 311.0, held))["TriageStoreFailing"].ended_at == 311.0
+
+
+def test_damaged_files_are_an_alert_of_the_monitor_for_six_hours_and_lost_writes_another() -> None:
+    for lost, told in ((0, {"TriageStoreDamaged"}), (3, {"TriageStoreDamaged", "TriageStoreLostWrites"})):
+        held = advanced(OF_THE_MONITOR, Seen(None, 10.0, lost_writes=lost))
+        assert {key for key, item in held.items() if item.firing_at == 10.0} == told
+        later = advanced(OF_THE_MONITOR, Seen(None, 10.0 + 6 * 3600 - 1, held))
+        assert all(later[key].ended_at is None for key in told)
+        over = advanced(OF_THE_MONITOR, Seen(None, 10.0 + 6 * 3600 + 1, later))
+        assert all(over[key].ended_at == 10.0 + 6 * 3600 + 1 for key in told)

@@ -62,6 +62,7 @@ class AlertmanagerPush:
         self._pause = settings.backoff_seconds
         self._outcomes: Counter[str] = Counter()
         self._failing = False
+        self._lost_writes: int | None = None  # found in damaged files and not looked at yet
 
     async def start(self) -> None:
         """Takes up what the last process held."""
@@ -76,6 +77,7 @@ class AlertmanagerPush:
             if row is not None and row.held:
                 now = self._sidecar.now()
                 self._held[run] = {key: Held(**item, held_at=now) for key, item in row.held.items()}
+        self._lost_writes = (await asyncio.to_thread(lambda: store.damage)).lost_now
         self._resend_at = self._retry_at = self._sidecar.clock.monotonic()
         self._sidecar.hub.taps.append(self._heard)
         self._worker = asyncio.create_task(self._work())
@@ -131,7 +133,8 @@ class AlertmanagerPush:
         """Kept in memory only: the store is what it is about."""
         failed = self._sidecar.last_write_failed is not None
         before = self._held.get(MONITOR, {})
-        after = advanced(OF_THE_MONITOR, Seen(None, self._sidecar.now(), before, failed))
+        lost, self._lost_writes = self._lost_writes, None
+        after = advanced(OF_THE_MONITOR, Seen(None, self._sidecar.now(), before, failed, lost))
         self._held[MONITOR] = after
         self._note(MONITOR, before, after)
 

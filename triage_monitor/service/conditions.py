@@ -5,7 +5,8 @@ that is entered stays until its laxer staying condition ends, fires `after` step
 the last time it held. `advanced` is pure: what was held before, and what is seen now, give what is held next.
 
 Leaves out what needs a window of time or somebody outside: partial and dropped updates of the last half hour, refused
-shards of the last quarter, damaged rows of the last hour, and a monitor that is gone.
+shards of the last quarter, damaged rows of the last hour, and a monitor that is gone. Damage to the store's files is
+told for six hours by the process that found it when it opened them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from triage_monitor.judge.stages import ALARM, Stage
 from triage_monitor.service.live import Snapshot
 
 KEEP_SECONDS = 900.0
+DAMAGE_SECONDS = 6 * 3600.0
 IMBALANCE = "TriageDirectionalImbalance"
 NOT_OBSERVABLE = "not_observable"
 
@@ -34,12 +36,14 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What conditions are told from: a run, or without one the monitor itself."""
+    """What conditions are told from: a run, or without one the monitor itself. `lost_writes` is what has just been found
+    lost in damaged files; None when none were damaged."""
 
     run: Snapshot | None
     now: float
     held: Mapping[str, Held] = field(default_factory=dict)
     store_failed: bool = False
+    lost_writes: int | None = None
 
     @property
     def step(self) -> int:
@@ -245,4 +249,6 @@ OF_A_RUN: tuple[Condition, ...] = (
 )
 OF_THE_MONITOR: tuple[Condition, ...] = (
     Condition("TriageStoreFailing", lambda seen: seen.store_failed, keep_seconds=300.0),
+    Condition("TriageStoreLostWrites", lambda seen: bool(seen.lost_writes), keep_seconds=DAMAGE_SECONDS),
+    Condition("TriageStoreDamaged", lambda seen: seen.lost_writes is not None, keep_seconds=DAMAGE_SECONDS),
 )

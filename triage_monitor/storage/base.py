@@ -41,11 +41,12 @@ R = TypeVar("R", bound=Record)
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What befell the files since the store was made."""
+    """What befell the files since the store was made. `lost_now` is what of it this opening found: None, nothing."""
 
     times: int = 0
     lost_writes: int = 0
     set_aside: int = 0
+    lost_now: int | None = None
 
 
 @runtime_checkable

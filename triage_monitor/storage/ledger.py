@@ -43,6 +43,14 @@ class Ledger:
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """The ledger after a repair, and how many acknowledged writes that repair found to be gone."""
+
+    ledger: Ledger
+    lost: int = 0
+
+
 NAMES = tuple(item.name for item in fields(Ledger))
 _FORM = struct.Struct(f"<8s{len(NAMES)}q8s")
 

@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
 
-from triage_monitor.storage.ledger import Ledger, is_sealed, ledger_from, read_mark, write_ledger
+from triage_monitor.storage.ledger import Ledger, Mended, is_sealed, ledger_from, read_mark, write_ledger
 from triage_monitor.storage.records import ALL_KINDS, BESIDE
 from triage_monitor.storage.salvage import finish, fresh_file, put_in_place, salvage
 from triage_monitor.storage.schema import SCHEMA_VERSION, prepare
@@ -32,8 +32,8 @@ _HEADER = (
 logger = logging.getLogger("triage_monitor")
 
 
-def mend(path: Path, epoch: int) -> Ledger | None:
-    """The ledger of a store that had to be mended, None of one that was whole or is new. The directory is locked."""
+def mend(path: Path, epoch: int) -> Mended | None:
+    """What became of a store that had to be mended, None of one that was whole or is new. The directory is locked."""
     finish(path)
     mark, mark_damaged = read_mark(path.parent)
     suspect = path.with_name(SUSPECT_NAME)
@@ -41,20 +41,21 @@ def mend(path: Path, epoch: int) -> Ledger | None:
         signs = ["the database is gone"] if mark is not None and mark.written else []
     else:
         signs = list(_signs(path, mark, thorough=suspect.exists()))
-    ledger = None
+    mended = None
     if not _exists(path) and not signs:
         _create(path, epoch)
     elif signs:
         logger.error("the store %s is damaged: %s", path, "; ".join(signs))
-        ledger = salvage(path, mark, lambda db: prepare(db, epoch=epoch))
+        mended = salvage(path, mark, lambda db: prepare(db, epoch=epoch))
+        ledger = mended.ledger
         kept = f"{ledger.rows} rows are kept, {ledger.lost} acknowledged writes are lost since it was made"
         logger.error(
             "the store %s was made anew from what is readable: %s; see %s", path, kept, path.parent / "damaged"
         )
     elif mark is None:
-        ledger = _without_mark(path, mark_damaged)
+        mended = _without_mark(path, mark_damaged)
     suspect.unlink(missing_ok=True)
-    return ledger
+    return mended
 
 
 def _create(path: Path, epoch: int) -> None:
@@ -70,14 +71,14 @@ def _exists(path: Path) -> bool:
     return path.exists() and (path.stat().st_size > 0 or path.with_name(f"{path.name}-wal").exists())
 
 
-def _without_mark(path: Path, damaged: bool) -> Ledger | None:
+def _without_mark(path: Path, damaged: bool) -> Mended | None:
     """A store whose mark is damaged or gone is counted as damaged; one of before there were marks is not."""
     with closing(_reading(path)) as db:
         ledger = ledger_from(_meta(db))
     if ledger is None or (not ledger.written and not damaged):
         return None
     logger.error("the store's mark beside %s is %s; it is made anew", path, "damaged" if damaged else "gone")
-    return replace(ledger, damages=ledger.damages + 1)
+    return Mended(replace(ledger, damages=ledger.damages + 1))
 
 
 def _signs(path: Path, mark: Ledger | None, *, thorough: bool) -> Iterator[str]:

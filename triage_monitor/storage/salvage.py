@@ -17,7 +17,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from triage_monitor.errors import StoreCorrupt
-from triage_monitor.storage.ledger import Ledger, ledger_from, write_ledger
+from triage_monitor.storage.ledger import Ledger, Mended, ledger_from, write_ledger
 from triage_monitor.storage.pages import Pages, Value
 from triage_monitor.storage.records import ALL_KINDS, Record, SymptomRow, WorstRow
 from triage_monitor.storage.rowcodec import checksum
@@ -27,8 +27,8 @@ _ZLIB = b"\x78\x9c"
 Shape = tuple[type[Record], tuple[tuple[str, bool], ...]]
 
 
-def salvage(path: Path, mark: Ledger | None, prepare: Callable[[sqlite3.Connection], int]) -> Ledger:
-    """Replaces the database at `path`; `prepare` makes the schema in an empty one. Returns the new ledger.
+def salvage(path: Path, mark: Ledger | None, prepare: Callable[[sqlite3.Connection], int]) -> Mended:
+    """Replaces the database at `path`; `prepare` makes the schema in an empty one.
 
     Raises StoreCorrupt, and leaves everything as it was, when nothing says that the file ever was a store.
     """
@@ -45,13 +45,13 @@ def salvage(path: Path, mark: Ledger | None, prepare: Callable[[sqlite3.Connecti
             db.close()
             beside.unlink()
             raise StoreCorrupt(f"{path} is damaged, or was never a store: not one row of it can be read")
-        ledger = _balance(rows, known, mark, meta.get("epoch", epoch))
-        write_ledger(db, ledger)
+        mended = _balance(rows, known, mark, meta.get("epoch", epoch))
+        write_ledger(db, mended.ledger)
         db.execute("COMMIT")
         db.execute("PRAGMA journal_mode = WAL")
     put_in_place(beside, path.with_name(f"{path.name}.salvaged"))
     finish(path)
-    return ledger
+    return mended
 
 
 def fresh_file(path: Path) -> Path:
@@ -91,14 +91,15 @@ def set_aside_count(directory: Path) -> int:
     return 0
 
 
-def _balance(rows: int, known: Ledger | None, mark: Ledger | None, epoch: int) -> Ledger:
+def _balance(rows: int, known: Ledger | None, mark: Ledger | None, epoch: int) -> Mended:
     """What is lost: writes the database does not know of, and rows it should have held and did not give up."""
     newest = max([item for item in (known, mark) if item is not None], key=lambda item: item.written, default=None)
     if newest is None:
-        return Ledger(epoch, rows, rows, 0, 1)
+        return Mended(Ledger(epoch, rows, rows, 0, 1))
     behind = newest.written - known.written if known is not None else 0
     missing = max(0, (newest if known is None else known).rows - rows)
-    return Ledger(newest.epoch, newest.written, rows, newest.lost + behind + missing, newest.damages + 1)
+    lost = behind + missing
+    return Mended(Ledger(newest.epoch, newest.written, rows, newest.lost + lost, newest.damages + 1), lost)
 
 
 def _carry_over(pages: Pages, db: sqlite3.Connection) -> tuple[int, dict[str, int]]:

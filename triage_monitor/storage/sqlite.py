@@ -87,7 +87,8 @@ class SqliteStore:
             mended = mend(self._path, now)
             self._writer_db = open_database(self._path)
             made = prepare(self._writer_db, epoch=now)
-            self._ledger = mended or stored_ledger(self._writer_db, made)
+            self._ledger = stored_ledger(self._writer_db, made) if mended is None else mended.ledger
+            self._lost_now = None if mended is None else mended.lost
             with transaction(self._writer_db):
                 write_ledger(self._writer_db, self._ledger)
                 self.fence = next_fence(self._writer_db, now, epoch_above, made=None if is_new else made)
@@ -222,7 +223,7 @@ class SqliteStore:
 
     @property
     def damage(self) -> Damage:
-        return Damage(self._ledger.damages, self._ledger.lost, set_aside_count(self._path.parent))
+        return Damage(self._ledger.damages, self._ledger.lost, set_aside_count(self._path.parent), self._lost_now)
 
     def runs(self) -> list[str]:
         with self._reading() as db:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from triage_monitor.summary import kernel
 from triage_monitor.summary.inputs import Array
 from triage_monitor.summary.sketch import bin_of
-from triage_monitor.summary.step import FAMILIES, REGIONS
+from triage_monitor.summary.step import FAMILIES, FAMILY_COUNTS, REGIONS, TOKEN_SUMS
 from triage_monitor.summary.writable import Draft
 
 OUTLIER_MEAN_GAP = 1.0  # nats; a response whose every token is off by this is broken, not quantised (C19)
@@ -34,25 +34,6 @@ _CALL_COUNTS: tuple[str, ...] = (
     "rho_below_1e4",
     "overflow_tokens",
     "tail_tokens_all",
-)
-_FAMILY_COUNTS: tuple[str, ...] = (
-    "heavy_segments",
-    "adjacent_heavy_first",
-    "adjacent_heavy_both",
-    "heavy_responses",
-    "masked_heavy_responses",
-)
-_CALL_SUMS: tuple[str, ...] = (
-    "gap",
-    "gap_abs",
-    "gap_sq",
-    "k3",
-    "k3_reverse",
-    "mult_excess",
-    "chi2",
-    "rho",
-    "weight",
-    "weight_sq",
 )
 _REGION_SUMS: tuple[str, ...] = (
     *(f"mass_{region}" for region in REGIONS),
@@ -79,7 +60,7 @@ def add_kernel_counts(
     for name, value in zip(_CALL_COUNTS, counts, strict=True):
         draft.count(name, int(value))
     for family, row in zip(FAMILIES, families, strict=True):
-        for label, value in zip(_FAMILY_COUNTS, row, strict=True):
+        for label, value in zip(FAMILY_COUNTS, row, strict=True):
             draft.count(f"{label}_{family}", int(value))
     for name, amount in zip(_REGION_COUNTS, regions[len(_REGION_SUMS) :], strict=True):
         draft.count(name, int(amount))
@@ -88,7 +69,7 @@ def add_kernel_counts(
 def add_kernel_sums(sums: NDArray[np.float64], regions: NDArray[np.float64], draft: Draft) -> None:
     values = sums.copy()
     values[kernel.S_EXCESS] += sums[kernel.S_ABS]
-    for name, value in zip(_CALL_SUMS, values, strict=True):
+    for name, value in zip(TOKEN_SUMS, values, strict=True):
         draft.add(name, float(value))
     for name, value in zip(_REGION_SUMS, regions, strict=False):
         draft.add(name, float(value))

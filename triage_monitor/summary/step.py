@@ -33,6 +33,26 @@ REGIONS = ("a_neg", "a_pos", "c_neg", "c_pos")
 LEVELS = 64
 LAGS = ("0", "1", "2_plus")
 
+# In the order of the kernel's arrays (booking), which is also theirs below.
+FAMILY_COUNTS: tuple[str, ...] = (
+    "heavy_segments",
+    "adjacent_heavy_first",
+    "adjacent_heavy_both",
+    "heavy_responses",
+    "masked_heavy_responses",
+)
+TOKEN_SUMS: tuple[str, ...] = (
+    "gap",
+    "gap_abs",
+    "gap_sq",
+    "k3",
+    "k3_reverse",
+    "mult_excess",
+    "chi2",
+    "rho",
+    "weight",
+    "weight_sq",
+)
 COUNT_NAMES: tuple[str, ...] = (
     "responses",
     "empty_responses",
@@ -62,11 +82,7 @@ COUNT_NAMES: tuple[str, ...] = (
     "segments",
     "eligible_segments",
     *(f"tail_tokens_{family}" for family in FAMILIES),
-    *(f"heavy_segments_{family}" for family in FAMILIES),
-    *(f"adjacent_heavy_first_{family}" for family in FAMILIES),
-    *(f"adjacent_heavy_both_{family}" for family in FAMILIES),
-    *(f"heavy_responses_{family}" for family in FAMILIES),
-    *(f"masked_heavy_responses_{family}" for family in FAMILIES),
+    *(f"{label}_{family}" for label in FAMILY_COUNTS for family in FAMILIES),
     "adjacent_segments",
     "units",
     "groups",
@@ -80,16 +96,7 @@ COUNT_NAMES: tuple[str, ...] = (
     "grad_norm_responses",
 )
 SUM_NAMES: tuple[str, ...] = (
-    "gap",
-    "gap_abs",
-    "gap_sq",
-    "k3",
-    "k3_reverse",
-    "mult_excess",
-    "chi2",
-    "rho",
-    "weight",
-    "weight_sq",
+    *TOKEN_SUMS,
     *(f"mass_{region}" for region in REGIONS),
     "mass_total",
     "mass_advantage_negative",
