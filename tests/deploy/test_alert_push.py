@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +122,9 @@ def test_files_found_damaged_at_the_start_are_told_by_that_process(tmp_path: Pat
         for names in ({"TriageStoreDamaged", "TriageStoreLostWrites"}, set()):
             store, before = SqliteStore(tmp_path), len(receiver.got)
             with serving(settings(receiver.port), store) as live:
-                refuse(live, f"run-{len(names)}")
-                wait_for("a round is over", lambda run=f"run-{len(names)}": _is_told(receiver, run))
+                run = f"run-{len(names)}"
+                refuse(live, run)
+                wait_for("a round is over", partial(_is_told, receiver, run))
             store.close()
             told = [item["labels"] for one in receiver.got[before:] for item in one.body]
             assert {labels["alertname"] for labels in told if not labels.get("run")} == names

@@ -85,7 +85,7 @@ def build(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        app.openapi()  # builds every route now: the compiler's thread would undo how FastAPI silences warnings meanwhile
+        app.openapi()  # builds all routes before a thread compiles: it would undo how FastAPI silences its warnings
         await asyncio.to_thread(intake.warm_up)
         await sidecar.start()
         for teller in tellers:

@@ -36,8 +36,8 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What conditions are told from: a run, or without one the monitor itself. `lost_writes` is what has just been found
-    lost in damaged files; None when none were damaged."""
+    """What conditions are told from: a run, or without one the monitor itself. `lost_writes` has just been found in
+    damaged files; None when none were damaged."""
 
     run: Snapshot | None
     now: float
