@@ -12,6 +12,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from storage.old_store import age
 from storage.store_rows import params_row, run_row, shard_row, summary_row, update_row
 
 from triage_monitor.errors import ConfigError, StoreCorrupt, StoreFull
@@ -185,31 +186,19 @@ def test_waiting_calls_share_one_commit(tmp_path: Path) -> None:
     store.close()
 
 
-_VERSION_1 = """
-    import sqlite3, sys
-    from pathlib import Path
-    from storage.store_rows import run_row, shard_row, summary_row, update_row
-    from triage_monitor.storage.sqlite import SqliteStore
-    store = SqliteStore(Path(sys.argv[1]))
-    store.write(run_row(), shard_row(1), update_row(1), summary_row(1)).result()
-    store.close()
-    with sqlite3.connect(Path(sys.argv[1]) / "triage.db") as db:
-        for table in ("symptoms", "audit", "cursors", "worst", "alerts", "halves", "half_contents"):
-            db.execute(f"DROP TABLE {table}")
-        db.execute("UPDATE meta SET value = 1 WHERE name = 'schema_version'")
-    texts = [row[0] for row in db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid")]
-    print(hashlib.sha256("\\n".join(texts).encode()).hexdigest()[:16])
-"""
+def _text_hash(texts: list[str]) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
 
 def test_store_of_version_1_is_brought_forward_and_takes_what_is_new(tmp_path: Path) -> None:
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    code = "import hashlib\n" + textwrap.dedent(_VERSION_1)
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, env=env)
-    assert done.stdout.strip() == "af7e64d8d93fdb67", done.stderr  # the schema text that version 1 had
+    store = SqliteStore(tmp_path)
+    store.write(run_row(), shard_row(1), update_row(1), summary_row(1)).result()
+    store.close()
+    assert _text_hash(age(tmp_path, 1)) == "af7e64d8d93fdb67"  # the schema text that version 1 had
     store = SqliteStore(tmp_path)
     assert store.rows(ShardRow, "run-a") == [shard_row(1)]
     assert store.rows(SymptomRow, "run-a") == []
+    assert store.damage.times == 0
     symptoms = SymptomRow("run-a", 0, 2, 0, b"symptoms")
     assert store.write(shard_row(2), symptoms).result() == (Outcome.NEW, Outcome.NEW)
     store.close()
@@ -226,16 +215,10 @@ def test_store_of_version_2_keeps_its_rows_and_begins_an_audit_trail(tmp_path: P
     store = SqliteStore(tmp_path)
     store.write(run_row(), params_row(1)).result()
     store.close()
-    with sqlite3.connect(tmp_path / "triage.db") as db:
-        for table in ("audit", "cursors", "worst", "alerts", "halves", "half_contents"):
-            db.execute(f"DROP TABLE {table}")
-        db.execute("UPDATE meta SET value = 2 WHERE name = 'schema_version'")
-        texts = [row[0] for row in db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid")]
-    db.close()
-    # The schema text that version 2 had.
-    assert hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16] == "2200cf60dfff9020"
+    assert _text_hash(age(tmp_path, 2)) == "2200cf60dfff9020"  # the schema text that version 2 had
     store = SqliteStore(tmp_path)
     assert store.rows(ParamsRow, "run-a") == [params_row(1)]
+    assert store.damage.times == 0
     link = AuditRow("run-a", 1, 2.0, "ops", "ops", "pause", "applied", "why", {}, {}, {}, "before", "link")
     cursor = CursorRow("run-a", "pager", 2.0, 0, 1)
     assert store.write(link, cursor).result() == (Outcome.NEW, Outcome.NEW)
