@@ -75,6 +75,7 @@ class Fuzz:
         self.server = server
         self.found = Findings()
         self.accepted: set[tuple[str, int, int, int]] = set()
+        self.accepted_halves: set[tuple[str, int, int, str, int]] = set()
         self._wire = Wire(server.address)
 
     def close(self) -> None:
@@ -110,6 +111,13 @@ class Fuzz:
         )
         if status == 201:
             self.accepted.add((run, 0, step, 0))
+        return status
+
+    def put_half(self, label: str, side: str, run: str, step: int, body: bytes, media: str) -> int:
+        path = f"/v1/runs/{run}/updates/{step}/shards/0?side={side}"
+        status = self.send(label, "PUT", path, body, {"Content-Type": media})
+        if status == 201:
+            self.accepted_halves.add((run, 0, step, side, 0))
         return status
 
     def _check_problem(self, label: str, status: int, media: str, content: bytes) -> None:
@@ -169,9 +177,9 @@ def forget_peak(server: ServedProcess) -> int:
     return peak_memory(server)
 
 
-def stored_keys(data_dir: Path, table: str = "shards") -> set[tuple[str, int, int, int]]:
+def stored_keys(data_dir: Path, table: str = "shards", *columns: str) -> set[tuple[object, ...]]:
     """Read from the file of a server that has ended."""
     with sqlite3.connect(data_dir / "triage.db") as db:
-        keys = set(db.execute(f"SELECT run, attempt, step, shard FROM {table}"))
+        keys = set(db.execute(f"SELECT {', '.join(columns or ('run', 'attempt', 'step', 'shard'))} FROM {table}"))
     db.close()
     return keys

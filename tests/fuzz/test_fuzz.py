@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from fuzz.arrow_bodies import arrow_body, damaged
 from fuzz.driver import Fuzz, forget_peak, peak_memory, probing, stored_keys
+from fuzz.half_bodies import half_body
 from fuzz.requests import odd_request
 from fuzz.summary_bodies import summary_body
 from service.bare_sink import bare_sink
@@ -24,6 +25,7 @@ from service.live_server import masses
 from service.served_process import ServedProcess, served
 
 from triage_monitor.summary.rows import STREAM_MIME, SUMMARY_MIME
+from triage_monitor.summary.rows_halves import SIDES
 
 MAX_TOKENS = 200_000
 INFLIGHT = 32 << 20
@@ -31,30 +33,38 @@ ENV = {
     "TRIAGE_INGEST__MAX_TOKENS": str(MAX_TOKENS),
     "TRIAGE_INGEST__MAX_BODY_BYTES": "4000000",
     "TRIAGE_INGEST__MAX_INFLIGHT_BYTES": str(INFLIGHT),
+    "TRIAGE_INGEST__GRACE_SECONDS": "2",  # updates of which one side never comes are closed meanwhile
 }
 HOOKS = '[hooks.actions]\nTriageRunTerminal = "pause"\n'
 RUNS = 3
 # What decoding holds beside the bodies: 40 bytes a position for two workers, and two summaries at their largest; and
-# the windows of the runs that take what is taken, 25 summaries of 400 kB each.
-ROOM = INFLIGHT + 2 * 40 * MAX_TOKENS + 2 * (64 << 20) + (RUNS + 1) * 26 * 450_000
+# the windows of the runs that take what is taken, 25 summaries of 400 kB each; two more take halves.
+ROOM = INFLIGHT + 2 * 40 * MAX_TOKENS + 2 * (64 << 20) + (RUNS + 3) * 26 * 450_000
 POOL, FRESH = 400, 0.2  # most inputs are damage done to an earlier one
 
 
 def _send_one(fuzz: Fuzz, number: int, seed: int, pools: dict[str, list[bytes]]) -> None:
     rng = random.Random(seed * 1_000_003 + number)
-    kind = ("arrow", "summary", "request")[number % 3]
+    kind = ("arrow", "summary", "request", "half")[number % 4]
     label = f"input {number} of seed {seed}, {kind}"
     if kind == "request":
         request = odd_request(rng)
         fuzz.send(f"{label} {request.method} {request.path[:100]}", *_parts(request))
         return
+    side = rng.choice(SIDES)
     pool = pools.setdefault(kind, [])
-    if len(pool) < 20 or rng.random() < FRESH:
-        body = (arrow_body if kind == "arrow" else summary_body)(rng)
+    if kind == "half" or len(pool) < 20 or rng.random() < FRESH:
+        body = half_body(side, rng) if kind == "half" else (arrow_body if kind == "arrow" else summary_body)(rng)
         pool.append(body)
         del pool[:-POOL]
     else:  # making a body takes longer than sending it
         body = damaged(rng.choice(pool), rng)
+    if kind == "half":  # four inputs a step, so that sides meet, again and conflicting ones come too
+        step = number // 16 + rng.choice((0, 0, 0, 1))
+        fuzz.put_half(
+            label, side, f"halves-{number // 4 % 2}", step, body, rng.choice((STREAM_MIME,) * 20 + (SUMMARY_MIME,))
+        )
+        return
     media = {"arrow": STREAM_MIME, "summary": SUMMARY_MIME}[kind]
     fuzz.put(label, f"fuzz-{number % RUNS}", number, body, rng.choice((media, media, media, STREAM_MIME)))
 
@@ -81,9 +91,16 @@ def _fuzz(data_dir: Path, inputs: int, seed: int) -> None:
         _still_sound(fuzz, server)
         fuzz.close()
         assert server.end() == 0
+    assert "Traceback" not in server.written[1], server.written[1][:3000]
     assert stored_keys(home) == fuzz.accepted
+    halves = fuzz.accepted_halves
+    assert stored_keys(home, "halves", "run", "attempt", "step", "side", "shard") == halves
+    assert stored_keys(home, "half_contents", "run", "attempt", "step", "side", "shard") <= halves
+    may_be = fuzz.accepted | {(run, attempt, step, shard) for run, attempt, step, _, shard in halves}
     for table in ("symptoms", "worst"):
-        assert stored_keys(home, table) <= fuzz.accepted
+        assert stored_keys(home, table) <= may_be
+    joined = stored_keys(home, "updates", "json_extract(report, '$.join.matched')")
+    assert max(found for (found,) in joined if found is not None) > 0
 
 
 def _judge(fuzz: Fuzz, server: ServedProcess, before: int, alive: float, machine: float) -> None:

@@ -316,6 +316,15 @@ def test_same_shard_of_another_number_of_shards_is_refused(server: LiveServer) -
     assert (again.status_code, again.json()["status"], again.json()["shards"]) == (200, "duplicate", 2)
 
 
+def test_place_column_of_a_type_that_cannot_be_cut_is_named(server: LiveServer) -> None:
+    """Arrow has no kernel that takes rows of a run-end encoded column, and a padding column asks for it."""
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), pa.array([1.0]))
+    columns = {"gap": pa.array([[0.1], [0.1]], pa.list_(pa.float32())), "advantage": pa.array([1.0, 1.0])}
+    body = stream_of({**columns, "step": runs, "padding": pa.array([False, False])})
+    refused = server.put("run", 1, body)
+    assert (refused.status_code, refused.json()["reason"], refused.json()["column"]) == (422, "wrong_type", "step")
+
+
 @pytest.mark.parametrize("column", ["step", "attempt"])
 def test_column_that_contradicts_the_address_is_refused_by_row(server: LiveServer, column: str) -> None:
     run = f"place-{column}"

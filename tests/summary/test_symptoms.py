@@ -118,3 +118,13 @@ def test_turn_starts_travel_through_the_wire() -> None:
     back = decode_stream(encode_stream(given), max_tokens=100)
     assert back.turn_starts is not None
     assert np.array_equal(back.turn_starts, given.turn_starts)
+
+
+def test_absurd_log_probs_do_not_overflow_what_is_counted() -> None:
+    learner, sampler = np.array([1.0, 9.2e18, -0.5]), np.array([-16.0, -1e-7, -0.5])
+    rows = rows_from_arrays(
+        learner_logprobs=learner, sampler_logprobs=sampler, advantages=np.ones(1), offsets=np.array([0, 3])
+    )
+    symptoms = symptoms_of(rows)
+    for lag, squares in ((-1, 16.0**2 + 0.5**2), (0, 1 + 16.0**2 + 0.5**2)):
+        assert symptoms.count(f"shift_{lag}_ll") == squares * 4096**2

@@ -42,12 +42,14 @@ def join_halves(live: LiveRun, update: OpenUpdate) -> tuple[Record, ...]:
     update.pieces = {}
     records: list[Record] = []
     for shard, rows in found.rows.items():
-        symptoms = symptoms_of(rows)
+        with np.errstate(over="ignore", invalid="ignore"):  # absurd inputs end as absent indicators
+            summary, symptoms = rows.summarize(live.spec), symptoms_of(rows)
+            worst = encode_worst(worst_of(rows, live.spec, shard=shard))
         groups = b"" if rows.groups is None else np.unique(rows.groups).astype("<i8").tobytes()
-        update.pieces[shard] = Piece(rows.summarize(live.spec), groups, symptoms)
+        update.pieces[shard] = Piece(summary, groups, symptoms)
         key = (live.name, update.attempt, update.step, shard)
         records.append(SymptomRow(*key, encode_symptoms(symptoms)))
-        records.append(WorstRow(*key, encode_worst(worst_of(rows, live.spec, shard=shard))))
+        records.append(WorstRow(*key, worst))
     if not update.missing_shards:
         records += [HalfContentRow(live.name, *update.place, row.side, row.shard, b"") for row in stored]
     return tuple(records)

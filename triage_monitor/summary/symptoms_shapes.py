@@ -30,7 +30,7 @@ def add_alignment(view: Looked, flawed: Flags, counts: Counter[str]) -> Flags:
     if view.learner is None or view.sampler is None or not len(view.of):
         return shifted
     usable = view.valid & ~flawed[view.of]
-    learner, sampler = (np.where(usable, np.maximum(side, -CLIP), 0.0) for side in (view.learner, view.sampler))
+    learner, sampler = (np.where(usable, np.clip(side, -CLIP, CLIP), 0.0) for side in (view.learner, view.sampler))
     moments = {lag: _moments(view, usable, learner, sampler, lag, counts) for lag in LAGS}
     distance = {
         lag: np.divide(m[6], m[0], out=np.full(view.responses, np.inf), where=m[0] > 0) for lag, m in moments.items()
