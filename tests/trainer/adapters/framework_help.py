@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+TESTS = Path(__file__).parents[2]
 HOME = Path(os.environ.get("TRIAGE_FRAMEWORKS", Path(__file__).parents[3] / ".frameworks"))
 
 

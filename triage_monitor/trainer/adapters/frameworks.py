@@ -36,7 +36,7 @@ class Framework:
 
 
 _BOTH = "gate, repair, skip"
-_CALLED = "called on CPU tensors through its recorded signature"
+_SOURCE = "on request, from a checkout (no registry offers it): {} on CPU tensors"
 FRAMEWORKS: dict[str, Framework] = {
     "trl": Framework(
         "trl",
@@ -84,7 +84,8 @@ FRAMEWORKS: dict[str, Framework] = {
         "openrlhf",
         "ray `worker_process_setup_hook`: `..openrlhf.activate`",
         _BOTH,
-        f"{_CALLED}; its package needs flash-attn and deepspeed to be imported",
+        "openrlhf 0.11.2 from PyPI: its ActorPPOTrainer builds it and calls it in training_step on CPU tensors; "
+        "vllm, deepspeed and flash-attn, which that step does not use, stood empty",
         (
             Hook(
                 "openrlhf.models.loss",
@@ -104,7 +105,8 @@ FRAMEWORKS: dict[str, Framework] = {
         "skyrl",
         "`..skyrl.register()`; `policy_loss_type=triage`",
         "gate, skip (no repair: the scale is folded into the advantages)",
-        f"{_CALLED}; the package needs Python 3.12 to be imported beside pydantic 2",
+        "skyrl 0.3.0 from PyPI: its policy worker takes it from SkyRL's registry and calls it on CPU tensors "
+        "(on Python 3.11 with typing_extensions' TypedDict for typing's)",
         (
             Hook(
                 "skyrl.backends.skyrl_train.utils.ppo_utils",
@@ -121,7 +123,8 @@ FRAMEWORKS: dict[str, Framework] = {
         "areal",
         "`..areal.activate()` on every rank",
         _BOTH,
-        f"{_CALLED}; the package needs some sixty others to be imported",
+        "areal 1.0.4 from PyPI: its PPOActor forms advantages and hands it to the engine (played) as its loss, on CPU "
+        "tensors; servers and trackers that it imports stood empty",
         (Hook("areal.trainer.ppo.actor", "grpo_loss_fn", ("logprobs", "entropy", "input_data")),),
         "always kept",
     ),
@@ -131,7 +134,7 @@ FRAMEWORKS: dict[str, Framework] = {
         "nemo_rl",
         "`TriageLossFn(master_config.loss_fn)`",
         _BOTH,
-        f"{_CALLED}; PyPI's nemo-rl is an empty 0.0.0",
+        _SOURCE.format("ClippedPGLossFn's own code, subclassed,"),
         (
             Hook(
                 "nemo_rl.algorithms.loss.loss_functions",
@@ -147,7 +150,7 @@ FRAMEWORKS: dict[str, Framework] = {
         "ms_swift",
         "`--external_plugins` with `..ms_swift.activate()`",
         _BOTH,
-        f"{_CALLED}; the package needs trl below 1",
+        "called on CPU tensors through its recorded signature; the package needs trl below 1",
         (
             Hook(
                 "swift.rlhf_trainers.grpo_trainer",
@@ -163,7 +166,7 @@ FRAMEWORKS: dict[str, Framework] = {
         "prime_rl",
         '`[trainer.loss] type="custom"`, `import_path="..prime_rl.loss"`',
         _BOTH,
-        f"{_CALLED}; not on PyPI",
+        _SOURCE.format("its set-up imports the loss by path and its compute_loss calls it"),
         (Hook("prime_rl.trainer.rl.loss", "default_loss_fn", ("inputs", "loss_config")),),
         "always kept",
     ),
@@ -173,7 +176,7 @@ FRAMEWORKS: dict[str, Framework] = {
         "slime",
         "`--custom-loss-function-path ..slime.loss`",
         _BOTH,
-        f"{_CALLED}; not on PyPI (another package has the name)",
+        _SOURCE.format("its loss_function loads it by path and calls it, Megatron's log-softmax played,"),
         (
             Hook(
                 "slime.backends.megatron_utils.loss",
@@ -190,7 +193,7 @@ FRAMEWORKS: dict[str, Framework] = {
         "slime",
         "`--custom-loss-function-path ..slime.miles_loss`",
         _BOTH,
-        "the same code as slime's; signature read, not called; not on PyPI",
+        _SOURCE.format("its loss_function loads it by path and calls it, Megatron's log-softmax played,"),
         (
             Hook(
                 "miles.backends.training_utils.loss_hub.losses",
@@ -206,7 +209,7 @@ FRAMEWORKS: dict[str, Framework] = {
         "open_instruct",
         "`..open_instruct.activate()` in every learner",
         "gate, skip (no repair: the hook has no current log-probs)",
-        f"{_CALLED}; not on PyPI",
+        _SOURCE.format("its own functions in the order of its training step") + "; the step itself needs DeepSpeed",
         (
             Hook(
                 "open_instruct.grpo_utils",
@@ -222,7 +225,7 @@ FRAMEWORKS: dict[str, Framework] = {
         "pipelinerl",
         "`..pipelinerl.activate()` in the finetune process",
         _BOTH,
-        f"{_CALLED}; not on PyPI",
+        _SOURCE.format("its rl_step, wrapped, with its own batch class,"),
         (Hook("pipelinerl.finetune.rl", "rl_step", ("model", "batch", "current_step", "max_step", "config")),),
         "always kept",
     ),

@@ -1,7 +1,8 @@
 """The frameworks' own mismatch metrics by our names, and the traps of their data with the place each is handled.
 
 Both become tables of the README. `checked` says how a row was established: `run` means that the framework's installed
-function and our summary were given the same random tensors in a test (verl); `read` that its source was read.
+function and our summary were given the same random tensors in a test; `run from source` the same, with a checkout of
+the commit read, on request; `read` that its source was read.
 """
 
 from __future__ import annotations
@@ -48,19 +49,46 @@ NAMES: tuple[Name, ...] = (
         "holds -9999 sentinels, which are missing here",
         "read",
     ),
+    Name("SkyRL", "minibatch_rollout_logprobs_abs_diff_mean", "abs_delta_mean", "of the current log-probs", "run"),
+    Name(
+        "SkyRL",
+        "minibatch_rollout_logprobs_abs_diff_max",
+        "abs_delta_max",
+        "of the current log-probs; 0 where masked",
+        "run",
+    ),
     Name("SkyRL", "is_ratio_std, _min", "", "over rho times mask, zeros of the padding included", "read"),
-    Name("NeMo RL", "token_mult_prob_error", "mult_prob_error", "", "read"),
-    Name("NeMo RL", "gen_kl_error", "kl_k3", "", "read"),
-    Name("NeMo RL", "policy_kl_error", "kl_k3_reverse", "", "read"),
-    Name("NeMo RL", "sampling_importance_ratio", "rho_mean", "after truncation", "read"),
-    Name("prime-rl", "mismatch_kl/all/mean", "kl_k3", "", "read"),
-    Name("OpenRLHF", "vllm_kl", "kl_k1", "mean of micro-batch means", "read"),
-    Name("AReaL", "behave_approx_kl", "delta_mean", "the other sign of verl's kl; accepted tokens only", "read"),
+    Name("NeMo RL", "token_mult_prob_error", "mult_prob_error", "", "run from source"),
+    Name("NeMo RL", "gen_kl_error", "kl_k3", "", "run from source"),
+    Name("NeMo RL", "policy_kl_error", "kl_k3_reverse", "", "run from source"),
+    Name(
+        "NeMo RL",
+        "sampling_importance_ratio",
+        "rho_mean",
+        "equal without truncation; of the truncated weights with it",
+        "run from source",
+    ),
+    Name("prime-rl", "mismatch_kl/all/mean", "kl_k3", "of the current log-probs", "run from source"),
+    Name("OpenRLHF", "vllm_kl", "kl_k1", "equal for one micro-batch; mean of their means", "run"),
+    Name("AReaL", "behave_approx_kl", "delta_mean", "the other sign of verl's kl; accepted tokens only", "run"),
     Name("slime, miles", "train_rollout_logprob_abs_diff", "abs_delta_mean", "mean over samples of means", "read"),
     Name("miles", "train_rollout_kl", "kl_k3", "clamped to +-10, mean over samples of means", "read"),
     Name("ms-swift", "rollout_correction/k3_kl", "kl_k3", "clamped to +-10, mean of rank means", "read"),
     Name("ms-swift", "rollout_correction/chi2_seq", "", "of the geometric mean; verl's is of the product", "read"),
-    Name("open-instruct", "debug/vllm_vs_local_logprob_diff_mean", "abs_delta_mean", "last micro-batch only", "read"),
+    Name(
+        "open-instruct",
+        "debug/vllm_vs_local_logprob_diff_mean",
+        "abs_delta_mean",
+        "last micro-batch only",
+        "run from source",
+    ),
+    Name(
+        "open-instruct",
+        "debug/vllm_vs_local_logprob_diff_max",
+        "abs_delta_max",
+        "last micro-batch only, mean of ranks",
+        "run from source",
+    ),
     Name("PipelineRL", "rl/kl_new_old", "kl_k3", "mean over sequences of means", "read"),
 )
 

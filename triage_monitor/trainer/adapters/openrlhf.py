@@ -6,7 +6,8 @@ Read against openrlhf 0.11.2: `trainer/ray/ppo_actor.py` builds `PolicyLoss(**se
 (log_probs, old_log_probs, advantages, action_mask=, rollout_log_probs=, dp_size=, batch_num_tokens=,
 global_batch_size=), all [B, A] right padded, once a micro-batch; `activate` replaces the name in that module, in every
 worker. Sampler log-probs are requested only with a correction on (samples_generator.py), so without one the adapter
-refuses to start. Feedback tokens hold 0.0 and are masked. The repair is weighed by the share of the step's tokens.
+refuses to start; `is_correction_mode clip` with threshold 1 1 asks for them and weighs nothing, a wide threshold would
+weigh by rho. Feedback tokens hold 0.0 and are masked. The repair is weighed by the share of the step's tokens.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class TriagePolicyLoss(nn.Module):
         if level == "off" or (level is None and not getattr(settings, "enable_vllm_is_correction", False)):
             raise ConfigError(
                 "OpenRLHF requests the sampler's log-probs only with a correction: set "
-                "--algo.advantage.is_correction_level token (a wide threshold leaves the loss as it is)"
+                "--algo.advantage.is_correction_level token (with is_correction_mode clip and threshold 1 1 it weighs "
+                "nothing)"
             )
         self.inner = inner
         told = {"logprobs_mode": "processed_logprobs", "learner": "old"}
