@@ -16,9 +16,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from triage_monitor.errors import ConfigError, InputError
+from triage_monitor.summary.cells import Cells
 from triage_monitor.summary.rows_check import MAX_SCHEMA_BYTES, check_frame
 from triage_monitor.summary.spec import SummarySpec
-from triage_monitor.summary.step import COUNT_NAMES, MAX_NAMES, MIN_NAMES, SUM_NAMES, StepSummary, histogram_shapes
+from triage_monitor.summary.step import COUNT_NAMES, MAX_NAMES, MIN_NAMES, SUM_NAMES, StepSummary, histogram_places
 
 FORMAT = "triage-summary"
 VERSION = 2
@@ -41,15 +42,14 @@ _SMALL = (
 
 
 def encode(summary: StepSummary) -> bytes:
-    cells = np.concatenate([histogram.ravel() for histogram in summary.histograms.values()])
-    used = np.flatnonzero(cells != 0)
+    cells = summary.cells
     columns: dict[str, NDArray[Any]] = {
         "counters": summary.counters,
         "totals": summary.totals,
         "minima": summary.minima,
         "maxima": summary.maxima,
-        "steps": _narrow(np.diff(used, prepend=0)),
-        "cells": _narrow(cells[used]),
+        "steps": _narrow(np.diff(cells.places, prepend=np.int32(0))),
+        "cells": _narrow(cells.counts),
     }
     spec = summary.spec.to_json()
     metadata = {"format": FORMAT, "version": str(VERSION), "spec": spec, "crc32": str(_checksum(spec, columns))}
@@ -132,17 +132,13 @@ def _assemble(spec: SummarySpec, columns: dict[str, NDArray[Any]]) -> StepSummar
     for name in ("steps", "cells"):
         if columns[name].dtype.kind not in "iu":
             raise InputError("summary_shape", f"{name} should be whole numbers", column=name)
-    shapes = histogram_shapes(spec)
-    sizes = [int(np.prod(shape)) for shape in shapes.values()]
-    if columns["cells"].size != columns["steps"].size or _is_outside(columns["steps"], sum(sizes)):
+    size = histogram_places(spec)[1]
+    if columns["cells"].size != columns["steps"].size or _is_outside(columns["steps"], size):
         raise InputError("summary_shape", "histogram cells lie outside the spec's histograms", column="steps")
     used = np.cumsum(columns["steps"].astype(np.int64))
-    flat = np.zeros(sum(sizes), dtype=np.int64)
-    flat[used] = columns["cells"].astype(np.int64)
-    parts = np.split(flat, np.cumsum(sizes)[:-1])
-    histograms = {name: part.reshape(shape).copy() for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+    cells = Cells.at(used, columns["cells"].astype(np.int64), size)
     small = [columns[name].copy() for name, _, _ in _SMALL]
-    return StepSummary(spec, small[0], small[1], small[2], small[3], histograms)
+    return StepSummary(spec, small[0], small[1], small[2], small[3], cells)
 
 
 def _is_outside(steps: NDArray[Any], size: int) -> bool:
@@ -150,7 +146,7 @@ def _is_outside(steps: NDArray[Any], size: int) -> bool:
     return bool(steps.size and (steps[0] < 0 or steps[1:].min(initial=1) < 1 or steps.sum(dtype=float) >= size))
 
 
-def _narrow(values: NDArray[np.int64]) -> NDArray[Any]:
+def _narrow(values: NDArray[Any]) -> NDArray[Any]:
     return values.astype(np.min_scalar_type(int(values.max(initial=0))))
 
 

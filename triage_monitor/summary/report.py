@@ -68,7 +68,7 @@ def _possible(summary: StepSummary) -> StepSummary:
 def _check_symptoms(symptoms: Symptoms) -> None:
     checked_settings({name: value for name, values in symptoms.settings.items() for value in values})
     too_large = [name for name, units in symptoms.objective.items() if units > LARGEST * UNITS]
-    arrays = (symptoms.counts, symptoms.gaps, *symptoms.engines.values())
-    if too_large or any(np.abs(array.astype(float)).max() > LARGEST_SUM for array in arrays):
+    arrays = (symptoms.counts, symptoms.cells.counts, *symptoms.engines.values())
+    if too_large or any(np.abs(array.astype(float)).max(initial=0.0) > LARGEST_SUM for array in arrays):
         column = too_large[0] if too_large else None
         raise InputError("summary_values", "the symptoms hold a sum that no update has", column=column)

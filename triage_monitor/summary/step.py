@@ -19,12 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
+from functools import lru_cache
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triage_monitor.errors import SpecMismatch
+from triage_monitor.summary.cells import Cells, Counts, merge_cells
 from triage_monitor.summary.sketch import BINS
 from triage_monitor.summary.spec import DEFAULT_SPEC, SummarySpec
 
@@ -129,7 +131,6 @@ SUM_INDEX = {name: index for index, name in enumerate(SUM_NAMES)}
 MIN_INDEX = {name: index for index, name in enumerate(MIN_NAMES)}
 MAX_INDEX = {name: index for index, name in enumerate(MAX_NAMES)}
 
-Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
@@ -144,6 +145,36 @@ def histogram_shapes(spec: SummarySpec) -> dict[str, tuple[int, ...]]:
     }
 
 
+@lru_cache(maxsize=32)
+def histogram_places(spec: SummarySpec) -> tuple[dict[str, slice], int]:
+    """Where each histogram's cells lie when they are written out one after another, and how many there are."""
+    places, start = {}, 0
+    for name, shape in histogram_shapes(spec).items():
+        places[name] = slice(start, start + prod(shape))
+        start += prod(shape)
+    return places, start
+
+
+class Histograms(Mapping[str, Counts]):
+    """Name -> that histogram written out, made when it is asked for; read-only."""
+
+    __slots__ = ("_cells", "_spec")
+
+    def __init__(self, cells: Cells, spec: SummarySpec) -> None:
+        self._cells = cells
+        self._spec = spec
+
+    def __getitem__(self, name: str) -> Counts:
+        where = histogram_places(self._spec)[0][name]
+        return self._cells.dense(where.start, where.stop).reshape(histogram_shapes(self._spec)[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(histogram_shapes(self._spec))
+
+    def __len__(self) -> int:
+        return len(histogram_shapes(self._spec))
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class StepSummary:
     """Immutable; arrays are read-only. Build with `summarize`, `StepSummary.empty` or `codec.decode`."""
@@ -153,12 +184,11 @@ class StepSummary:
     totals: Floats
     minima: Floats
     maxima: Floats
-    histograms: Mapping[str, Counts]
+    cells: Cells  # of all histograms, one after another
 
     def __post_init__(self) -> None:
         for array in self._arrays():
             array.setflags(write=False)
-        object.__setattr__(self, "histograms", MappingProxyType(dict(self.histograms)))
 
     @classmethod
     def empty(cls, spec: SummarySpec = DEFAULT_SPEC) -> StepSummary:
@@ -168,8 +198,12 @@ class StepSummary:
             np.zeros(len(SUM_NAMES)),
             np.full(len(MIN_NAMES), np.inf),
             np.full(len(MAX_NAMES), -np.inf),
-            {name: np.zeros(shape, dtype=np.int64) for name, shape in histogram_shapes(spec).items()},
+            Cells.empty(histogram_places(spec)[1]),
         )
+
+    @property
+    def histograms(self) -> Histograms:
+        return Histograms(self.cells, self.spec)
 
     def merge(self, other: StepSummary) -> StepSummary:
         """The summary of both inputs together; raises SpecMismatch under different specs."""
@@ -205,21 +239,20 @@ class StepSummary:
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in self._arrays())
+        return self.cells.nbytes + sum(array.nbytes for array in self._arrays())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StepSummary):
             return NotImplemented
-        return self.spec == other.spec and all(
-            np.array_equal(mine, theirs) for mine, theirs in zip(self._arrays(), other._arrays(), strict=True)
-        )
+        arrays = zip(self._arrays(), other._arrays(), strict=True)
+        same = self.spec == other.spec and self.cells == other.cells
+        return same and all(np.array_equal(mine, theirs) for mine, theirs in arrays)
 
     def __hash__(self) -> int:
         return hash((self.spec, self.counters.tobytes(), self.totals.tobytes()))
 
     def _arrays(self) -> Iterator[Counts | Floats]:
         yield from (self.counters, self.totals, self.minima, self.maxima)
-        yield from self.histograms.values()
 
 
 def merge_all(summaries: Iterable[StepSummary], spec: SummarySpec = DEFAULT_SPEC) -> StepSummary:
@@ -231,7 +264,7 @@ def merge_all(summaries: Iterable[StepSummary], spec: SummarySpec = DEFAULT_SPEC
     empty = StepSummary.empty(spec)
     counters, totals = empty.counters.copy(), empty.totals.copy()
     minima, maxima = empty.minima.copy(), empty.maxima.copy()
-    histograms = {name: histogram.copy() for name, histogram in empty.histograms.items()}
+    cells: list[Cells] = []
     for summary in summaries:
         if summary.spec.fingerprint != spec.fingerprint:
             raise SpecMismatch(
@@ -243,6 +276,6 @@ def merge_all(summaries: Iterable[StepSummary], spec: SummarySpec = DEFAULT_SPEC
             totals += summary.totals
         np.minimum(minima, summary.minima, out=minima)
         np.maximum(maxima, summary.maxima, out=maxima)
-        for name, histogram in histograms.items():
-            histogram += summary.histograms[name]
-    return StepSummary(spec, counters, totals, minima, maxima, histograms)
+        cells.append(summary.cells)
+    merged = merge_cells(cells, empty.cells.size)
+    return StepSummary(spec, counters, totals, minima, maxima, merged)

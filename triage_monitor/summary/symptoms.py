@@ -17,6 +17,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from triage_monitor.summary.cells import Cells, Counts, merge_cells
 from triage_monitor.summary.objective import merged_units
 
 SCALE = 4096  # fixed-point units a nat
@@ -57,17 +58,15 @@ COUNT_INDEX = {name: index for index, name in enumerate(COUNT_NAMES)}
 GAP_ROWS = 2 * LEVELS + 1
 BITMAPS = ("sampler", "gap")
 
-Counts = NDArray[np.int64]
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Symptoms:
-    """`counts` [COUNT_NAMES], `gaps` [GAP_ROWS, GAP_BINS], `seen` uint64 [BITMAPS, WORDS]; engines: name -> responses
+    """`counts` [COUNT_NAMES], `cells` those of `gaps`, `seen` uint64 [BITMAPS, WORDS]; engines: name -> responses
     by mean abs(gap) [ENGINE_BINS]; examples: class -> its first responses' names; settings: name -> values told;
     objective: the sums that the trainer's objective told, in units of `summary.objective`."""
 
     counts: Counts
-    gaps: Counts
+    cells: Cells
     seen: NDArray[np.uint64]
     engines: Mapping[str, Counts]
     examples: Mapping[str, tuple[str, ...]]
@@ -75,7 +74,7 @@ class Symptoms:
     objective: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for array in (self.counts, self.gaps, self.seen, *self.engines.values()):
+        for array in (self.counts, self.seen, *self.engines.values()):
             array.setflags(write=False)
         for name in ("engines", "examples", "settings", "objective"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
@@ -84,12 +83,17 @@ class Symptoms:
     def empty(cls) -> Symptoms:
         return cls(
             np.zeros(len(COUNT_NAMES), np.int64),
-            np.zeros((GAP_ROWS, GAP_BINS), np.int64),
+            Cells.empty(GAP_ROWS * GAP_BINS),
             np.zeros((len(BITMAPS), WORDS), np.uint64),
             {},
             {},
             {},
         )
+
+    @property
+    def gaps(self) -> Counts:
+        """[GAP_ROWS, GAP_BINS], written out when it is asked for; read-only."""
+        return self.cells.dense().reshape(GAP_ROWS, GAP_BINS)
 
     def count(self, name: str) -> int:
         return int(self.counts[COUNT_INDEX[name]])
@@ -105,21 +109,22 @@ class Symptoms:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Symptoms):
             return NotImplemented
-        arrays = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in ("counts", "gaps", "seen"))
+        arrays = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in ("counts", "seen"))
         engines = self.engines.keys() == other.engines.keys() and all(
             np.array_equal(self.engines[name], other.engines[name]) for name in self.engines
         )
         lists = all(getattr(self, name) == getattr(other, name) for name in ("examples", "settings", "objective"))
-        return arrays and engines and lists
+        return arrays and self.cells == other.cells and engines and lists
 
     def __hash__(self) -> int:
-        return hash((self.counts.tobytes(), self.gaps.tobytes()))
+        return hash((self.counts.tobytes(), self.cells))
 
 
 def merge_symptoms(several: Iterable[Symptoms]) -> Symptoms:
     """Of all inputs together; of none, the empty one. The order makes no difference."""
     empty = Symptoms.empty()
-    counts, gaps, seen = empty.counts.copy(), empty.gaps.copy(), empty.seen.copy()
+    counts, seen = empty.counts.copy(), empty.seen.copy()
+    cells: list[Cells] = []
     engines: dict[str, Counts] = {}
     examples: dict[str, set[str]] = {}
     settings: dict[str, set[str]] = {}
@@ -127,7 +132,7 @@ def merge_symptoms(several: Iterable[Symptoms]) -> Symptoms:
     for one in several:
         objective.append(one.objective)
         counts += one.counts
-        gaps += one.gaps
+        cells.append(one.cells)
         seen |= one.seen
         for name, bins in one.engines.items():
             engines[name] = engines[name] + bins if name in engines else bins
@@ -136,7 +141,7 @@ def merge_symptoms(several: Iterable[Symptoms]) -> Symptoms:
                 known.setdefault(name, set()).update(values)
     return Symptoms(
         counts,
-        gaps,
+        merge_cells(cells, empty.cells.size),
         seen,
         {name: engines[name] for name in sorted(engines)[:MAX_ENGINES]},
         {name: smallest(values, MAX_EXAMPLES) for name, values in sorted(examples.items())},

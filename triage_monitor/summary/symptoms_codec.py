@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from triage_monitor.errors import InputError
+from triage_monitor.summary.cells import Cells
 from triage_monitor.summary.objective import SUMS
 from triage_monitor.summary.rows_values import SETTING_NAMES
 from triage_monitor.summary.symptoms import (
@@ -28,7 +29,6 @@ from triage_monitor.summary.symptoms import (
     MAX_EXAMPLES,
     MAX_VALUES,
     WORDS,
-    Counts,
     Symptoms,
 )
 
@@ -41,9 +41,9 @@ _EXAMPLES = frozenset({*CLASSES, *(f"{name}@engine" for name in CLASSES)})
 def encode_symptoms(symptoms: Symptoms) -> bytes:
     document = {
         "counts": {name: int(value) for name, value in zip(COUNT_NAMES, symptoms.counts, strict=True) if value},
-        "gaps": _sparse(symptoms.gaps.ravel()),
+        "gaps": _sparse(symptoms.cells),
         "seen": [[int(word) for word in row] for row in symptoms.seen],
-        "engines": {name: _sparse(bins) for name, bins in symptoms.engines.items()},
+        "engines": {name: _sparse(Cells.of(bins)) for name, bins in symptoms.engines.items()},
         "examples": {name: list(values) for name, values in symptoms.examples.items()},
         "settings": {name: list(values) for name, values in symptoms.settings.items()},
         "objective": dict(symptoms.objective),
@@ -81,9 +81,9 @@ def _assembled(document: dict[str, Any]) -> Symptoms:
         raise ValueError("bitmaps of another size")
     return Symptoms(
         counts,
-        _dense(document["gaps"], GAP_ROWS * GAP_BINS).reshape(GAP_ROWS, GAP_BINS),
+        _cells(document["gaps"], GAP_ROWS * GAP_BINS),
         seen,
-        {_text(name): _dense(bins, ENGINE_BINS) for name, bins in document["engines"].items()},
+        {_text(name): _cells(bins, ENGINE_BINS).dense() for name, bins in document["engines"].items()},
         _texts(document["examples"], _EXAMPLES, MAX_EXAMPLES),
         _texts(document["settings"], SETTING_NAMES, MAX_VALUES),
         {name: _units(name, units) for name, units in document.get("objective", {}).items()},
@@ -109,17 +109,15 @@ def _units(name: str, units: Any) -> int:
     return units
 
 
-def _sparse(cells: Counts) -> list[list[int]]:
+def _sparse(cells: Cells) -> list[list[int]]:
     """Distances between cells that are not 0, and these."""
-    used = np.flatnonzero(cells)
-    return [np.diff(used, prepend=0).tolist(), cells[used].tolist()]
+    return [np.diff(cells.places, prepend=np.int32(0)).tolist(), cells.counts.tolist()]
 
 
-def _dense(parts: list[list[int]], size: int) -> Counts:
-    cells = np.zeros(size, np.int64)
+def _cells(parts: list[list[int]], size: int) -> Cells:
     steps, counts = np.array(parts[0], np.int64), np.array(parts[1], np.int64)
     used = np.cumsum(steps)
-    if steps.shape != counts.shape or (len(used) and (steps.min() < 0 or used[-1] >= size or counts.min() < 0)):
-        raise ValueError("cells outside the histogram, or below 0")
-    cells[used] = counts
-    return cells
+    rising = not len(used) or (steps[0] >= 0 and steps[1:].min(initial=1) > 0 and used[-1] < size)
+    if steps.shape != counts.shape or not rising or counts.min(initial=0) < 0:
+        raise ValueError("cells outside the histogram, out of order, or below 0")
+    return Cells.at(used, counts, size)

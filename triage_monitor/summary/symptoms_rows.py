@@ -14,6 +14,7 @@ from collections import Counter
 
 import numpy as np
 
+from triage_monitor.summary.cells import Cells, Counts
 from triage_monitor.summary.objective import to_units
 from triage_monitor.summary.rows_values import UpdateRows
 from triage_monitor.summary.sketch import CELLS, bin_of
@@ -28,7 +29,6 @@ from triage_monitor.summary.symptoms import (
     SCALE,
     WORDS,
     ZERO_GAP,
-    Counts,
     Symptoms,
     merge_symptoms,
     smallest,
@@ -63,7 +63,7 @@ def symptoms_of(rows: UpdateRows) -> Symptoms:
     gaps = _tokens(view, clean, counts)
     base = Symptoms(
         np.array([counts[name] for name in COUNT_NAMES], np.int64),
-        gaps,
+        Cells.of(gaps),
         _seen(view, clean),
         _engines(view),
         _examples(view, classes),

@@ -7,8 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from triage_monitor.summary.cells import Cells, Counts
 from triage_monitor.summary.spec import SummarySpec
-from triage_monitor.summary.step import COUNT_INDEX, MAX_INDEX, MIN_INDEX, SUM_INDEX, Counts, Floats, StepSummary
+from triage_monitor.summary.step import (
+    COUNT_INDEX,
+    MAX_INDEX,
+    MIN_INDEX,
+    SUM_INDEX,
+    Floats,
+    StepSummary,
+    histogram_places,
+    histogram_shapes,
+)
 
 
 @dataclass(slots=True)
@@ -18,18 +28,23 @@ class Draft:
     totals: Floats
     minima: Floats
     maxima: Floats
-    histograms: dict[str, Counts]
+    flat: Counts  # the histograms' cells, one after another
+    histograms: dict[str, Counts]  # views of them
 
     @classmethod
     def blank(cls, spec: SummarySpec) -> Draft:
         empty = StepSummary.empty(spec)
+        places, size = histogram_places(spec)
+        flat = np.zeros(size, np.int64)
+        views = {name: flat[places[name]].reshape(shape) for name, shape in histogram_shapes(spec).items()}
         return cls(
             spec,
             empty.counters.copy(),
             empty.totals.copy(),
             empty.minima.copy(),
             empty.maxima.copy(),
-            {name: histogram.copy() for name, histogram in empty.histograms.items()},
+            flat,
+            views,
         )
 
     def counted(self, name: str) -> int:
@@ -49,4 +64,5 @@ class Draft:
         self.maxima[MAX_INDEX[name]] = max(self.maxima[MAX_INDEX[name]], values.max())
 
     def summary(self) -> StepSummary:
-        return StepSummary(self.spec, self.counters, self.totals, self.minima, self.maxima, self.histograms)
+        cells = Cells.of(self.flat)
+        return StepSummary(self.spec, self.counters, self.totals, self.minima, self.maxima, cells)
