@@ -87,8 +87,9 @@ class StoreSettings:
 class IngestSettings:
     """Bounds of what is taken in. Beyond `max_inflight_bytes` or `max_waiting` requests are answered 503.
 
-    An update whose shards are not all in `grace_seconds` after its first one is closed as partial. Of updates that only
-    samplers have reported yet, at most `max_ahead_updates` a run wait for training, and `max_ahead_bytes` in all.
+    An update that got no further shard for `grace_seconds`, or has waited ten times that since its first one, is closed
+    as partial. Of updates that only samplers have reported yet, at most `max_ahead_updates` a run wait for training,
+    and `max_ahead_bytes` in all.
     """
 
     max_body_bytes: int = 128 << 20

@@ -70,6 +70,43 @@ def test_silent_shard_delays_its_update_by_the_grace_period_only(server: LiveSer
     assert (detail["integrity"]["partial_updates"], detail["integrity"]["missing_shards"]) == (1, 1)
 
 
+def test_update_that_still_grows_is_not_overdue_until_ten_graces_after_its_first_shard(
+    server: LiveServer, clock: FakeClock
+) -> None:
+    for shard in range(12):
+        server.put("grows", 1, masses(3, 2), shard=shard, shards=20)
+        assert server.close_overdue() == 0
+        clock.advance(25)
+    assert server.run("grows")["open_updates"][0]["shards_in"] == 12
+    clock.advance(0.5)  # 300.5 seconds since the first, 25.5 since the last
+    assert server.close_overdue() == 1
+    assert server.run("grows")["last_update"]["missing_shards"] == 8
+
+
+def test_many_late_shards_make_the_update_that_all_at_once_would_have_made(
+    server: LiveServer, clock: FakeClock
+) -> None:
+    parts = [masses(3 + shard, 2) for shard in range(12)]
+    for shard, body in enumerate(parts):
+        server.put("whole", 1, body, shard=shard, shards=12)
+    for shard in (4, 0, 7):
+        server.put("drips", 1, parts[shard], shard=shard, shards=12)
+    clock.advance(31)
+    server.close_overdue()
+    server.put("other", 1, masses(1, 1), shard=0, shards=2)
+    for number, shard in enumerate((9, 1, 2, 3, 11, 5, 6, 8, 10)):
+        if number == 4:
+            server.put("drips", 2, masses(1, 1))  # a later update closes between them
+        answer = server.put("drips", 1, parts[shard], shard=shard, shards=12).json()
+        assert (answer["update"], answer["shards_in"]) == ("partial" if number < 8 else "complete", 4 + number)
+    [whole] = server.http.get("/v1/runs/whole/updates").json()["updates"]
+    drips = server.http.get("/v1/runs/drips/updates").json()["updates"][0]
+    assert drips["revision"] == 9
+    assert drips["indicators"] == whole["indicators"]
+    assert drips["counts"] == whole["counts"]
+    assert server.run("drips")["integrity"]["late_shards"] == 9
+
+
 def test_late_shard_completes_its_partial_update_in_its_own_place(server: LiveServer, clock: FakeClock) -> None:
     server.put("late", 1, masses(3, 2), shard=0, shards=2)
     clock.advance(31)

@@ -11,16 +11,18 @@ come again (503). Raw retention keeps whole shards only.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 from triage_monitor.errors import ConflictError
+from triage_monitor.service.admission import arrived
 from triage_monitor.service.arrivals import Admission
 from triage_monitor.service.intake import Address, check_place
 from triage_monitor.service.live import LiveRun
 from triage_monitor.service.open_update import Halves, OpenUpdate, Place
 from triage_monitor.service.problems import Problem, busy
 from triage_monitor.service.sidecar import Sidecar
-from triage_monitor.storage.records import HalfContentRow, HalfRow, Outcome, UpdateRow
+from triage_monitor.storage.records import HalfContentRow, HalfRow, UpdateRow
 from triage_monitor.summary.rows import STREAM_MIME, sound_table
 from triage_monitor.summary.rows_halves import SAMPLER, checked_half, half_to_bytes
 
@@ -46,40 +48,13 @@ def read_half(address: Address, side: str, media: str, body: memoryview, *, max_
 
 async def admit(sidecar: Sidecar, arrival: HalfArrival) -> Admission:
     """Takes a half in, durably; raises ConflictError, StoreFull or Problem 503 and then keeps nothing of it."""
-    return await sidecar.spawn(_admit(sidecar, arrival))
+    expected, placed = partial(_expected, sidecar), partial(_placed, sidecar)
+    return await sidecar.spawn(arrived(sidecar, arrival.row, [arrival.content], expected, placed))
 
 
-async def _admit(sidecar: Sidecar, arrival: HalfArrival) -> Admission:
-    live = await sidecar.ensure(arrival.row.run)
-    row = replace(arrival.row, received_at=sidecar.now())
-    place = (row.attempt, row.step)
-    with live.expecting(place):
-        update = await _expected(sidecar, live, row, place)
-        update.arriving += 1
-        outcome = None
-        try:
-            outcome = await sidecar.write_shard(live, row, [arrival.content])
-        except ConflictError:
-            live.counters["conflicting_shards"] += 1
-            raise
-        finally:
-            update.arriving -= 1
-            nothing_kept = outcome is not Outcome.NEW and not update.arriving and update.is_empty
-            if nothing_kept and live.open.get(place) is update:
-                del live.open[place]
-        if outcome is Outcome.DUPLICATE:
-            return await sidecar.repeat(row)
-        async with live.lock:
-            live.last_seen, live.heard_at = row.received_at, sidecar.clock.monotonic()
-            if live.retired:
-                live.retired = False
-                await sidecar.write(live.run_row())
-            await _placed(sidecar, live, place, row)
-            return await sidecar.settled(live, row, duplicate=False)
-
-
-async def _expected(sidecar: Sidecar, live: LiveRun, row: HalfRow, place: Place) -> OpenUpdate:
+async def _expected(sidecar: Sidecar, live: LiveRun, row: HalfRow) -> OpenUpdate:
     """The update a half belongs to, opened by its first one."""
+    place = (row.attempt, row.step)
     update = live.open.get(place)
     if update is None and live.newest is not None and place <= (live.newest.attempt, live.newest.step):
         closed = await _closed(live, place)
@@ -140,7 +115,8 @@ def _refuse_too_far(sidecar: Sidecar, live: LiveRun, row: HalfRow) -> None:
         raise busy("sampler_ahead", detail)
 
 
-async def _placed(sidecar: Sidecar, live: LiveRun, place: Place, row: HalfRow) -> None:
+async def _placed(sidecar: Sidecar, live: LiveRun, row: HalfRow) -> None:
+    place = (row.attempt, row.step)
     update = live.open.get(place)
     if update is None:
         # Closed as partial before, or while this half was being written: start again from what is stored.
@@ -153,6 +129,8 @@ async def _placed(sidecar: Sidecar, live: LiveRun, place: Place, row: HalfRow) -
     update.take_halves(halves, ahead=False)
     if was_ahead and not update.is_ahead:
         _set_deadlines(sidecar, live, place)
+    if not update.is_ahead:
+        update.wait(sidecar.settings.ingest.grace_seconds, sidecar.clock.monotonic())
 
 
 def _set_deadlines(sidecar: Sidecar, live: LiveRun, place: Place) -> None:

@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from triage_monitor.errors import ConflictError, TriageError
 from triage_monitor.service import attempts
 from triage_monitor.service.access import caller_of
+from triage_monitor.service.admission import repeat
 from triage_monitor.service.arrivals import Admission
 from triage_monitor.service.body import ByteBudget, Share, json_body, read_body, read_model
 from triage_monitor.service.halves import admit as admit_half
@@ -33,6 +34,7 @@ from triage_monitor.service.names import MAX_STEP, Attempt, Digits, Run, Step, c
 from triage_monitor.service.problems import Problem, problem_of
 from triage_monitor.service.retention import Retention
 from triage_monitor.service.sidecar import Sidecar
+from triage_monitor.service.wholes import admit as admit_whole
 from triage_monitor.storage.fence import origin_json
 from triage_monitor.storage.records import HalfRow, ShardRow
 from triage_monitor.summary.build import summarize
@@ -120,7 +122,7 @@ class Ingest:
             refusal = f"shard {shard} was sent before with other content"
             if known.digest == await hashing:
                 if known.shards == address.shards:
-                    return await self._sidecar.repeat(known)
+                    return await repeat(self._sidecar, known)
                 refusal = f"shard {shard} was sent before as one of {known.shards} shards, not {address.shards}"
             live.counters["conflicting_shards"] += 1
             raise ConflictError(refusal)
@@ -135,7 +137,7 @@ class Ingest:
             return await admit_half(self._sidecar, replace(half, row=replace(half.row, digest=await hashing)))
         reading = await loop.run_in_executor(self._workers, self._read, address, media, body)
         arrival = reading.arrival
-        return await self._sidecar.admit(replace(arrival, row=replace(arrival.row, digest=await hashing)))
+        return await admit_whole(self._sidecar, replace(arrival, row=replace(arrival.row, digest=await hashing)))
 
     def _known(self, address: Address, side: str | None) -> ShardRow | HalfRow | None:
         if side is None:

@@ -102,6 +102,7 @@ class LiveRun:
         self.attempts: dict[int, AttemptRow] = {}
         self.attempt = 0
         self.open: dict[Place, OpenUpdate] = {}
+        self.partial: OpenUpdate | None = None  # of those closed as partial the last one, should more of it come
         self.newest: UpdateRow | None = None
         self.params = settings.policy.base_params() if settings.policy.dry_run else settings.policy.initial()
         self.params_at = 0.0
@@ -187,6 +188,7 @@ class LiveRun:
         if not self.settings.policy.dry_run:
             self.monitor.adopt(self.params)  # after a dry run the policy believes in what was never issued
         self.causes = self.restored_causes()
+        self.partial = None
         self.open = {place: self.reopened(place, deadline) for place in store.unclosed(name)}
         self.open = {place: update for place, update in self.open.items() if not update.is_empty}
         self.snapshot = self.take_snapshot()
@@ -273,6 +275,15 @@ class LiveRun:
     def closed(self, place: Place) -> UpdateRow | None:
         """The stored closing of an update, if there was one. Blocking."""
         return self.store.get(UpdateRow, self.name, *place)
+
+    def grown_again(self, place: Place) -> OpenUpdate | None:
+        """The partial update that was closed last, to be closed anew, if it is this one."""
+        update = self.partial
+        if update is None or update.place != place:
+            return None
+        self.partial = None
+        update.revision += 1
+        return update
 
     def reopened(self, place: Place, deadline: float) -> OpenUpdate:
         """An update with every shard the store has of it, to be closed anew. Blocking."""

@@ -19,6 +19,7 @@ from triage_monitor.summary.step import StepSummary
 from triage_monitor.summary.symptoms import Symptoms
 
 Place = tuple[int, int]  # attempt, step
+MOST_GRACES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,13 @@ class OpenUpdate:
     arriving: int = 0
     halves: Halves | None = None
     join: dict[str, Any] | None = None
+    latest: float = math.inf
+
+    def wait(self, grace: float, now: float) -> None:
+        """Each shard gives the others `grace` seconds more, MOST_GRACES times that after the first one at most."""
+        if math.isinf(self.latest):
+            self.latest = now + MOST_GRACES * grace
+        self.deadline = max(self.deadline, min(now + grace, self.latest))
 
     @classmethod
     def after(cls, row: UpdateRow, deadline: float) -> OpenUpdate:

@@ -1,9 +1,7 @@
-"""The sidecar's runs: which are loaded, how a shard gets in, and when updates close.
+"""The sidecar's runs: which are loaded, and when updates close.
 
-A shard is written first and counted afterwards: once its write is durable it is part of its update, whatever happens
-next. The last shard of an update closes it before its own answer goes out, so an acknowledged update is visible in its
-window. `close_overdue` closes as partial what waited longer than the grace period. All of a run's changes happen under
-its lock, on the event loop; the blocking parts run in threads.
+Shards come in through admission.py. `close_overdue` closes as partial what waited longer than the grace period. All of
+a run's changes happen under its lock, on the event loop; the blocking parts run in threads.
 """
 
 from __future__ import annotations
@@ -13,38 +11,32 @@ import logging
 from collections.abc import Awaitable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from triage_monitor.config import Settings
-from triage_monitor.errors import ConflictError, StoreFull, TriageError
-from triage_monitor.service.arrivals import Admission, Arrival
+from triage_monitor.errors import StoreFull, TriageError
 from triage_monitor.service.auditing import POLICY, audit_news, audit_params, dry_run_news
 from triage_monitor.service.clock import Clock
 from triage_monitor.service.closing import Closing, issued, judge_update
 from triage_monitor.service.events import EventHub
 from triage_monitor.service.live import LiveRun
-from triage_monitor.service.open_update import OpenUpdate, Piece, Place
+from triage_monitor.service.open_update import OpenUpdate
 from triage_monitor.service.problems import Problem
 from triage_monitor.service.tally import Tally
-from triage_monitor.service.thinning import refuse_thinned, thin_if_due
+from triage_monitor.service.thinning import thin_if_due
 from triage_monitor.storage.audit import links_in
 from triage_monitor.storage.audit_witness import Witness
 from triage_monitor.storage.base import Store, effective_updates
 from triage_monitor.storage.records import (
-    AttemptRow,
-    HalfRow,
     Outcome,
     ParamsRow,
     Record,
     RunRow,
-    ShardRow,
     UpdateRow,
 )
 
 logger = logging.getLogger("triage_monitor")
 T = TypeVar("T")
-IMPLICIT = "implicit"
 IDLE_SECONDS = 5.0
 
 
@@ -199,98 +191,6 @@ class Sidecar:
         if not task.cancelled():
             task.exception()  # seen here, also when the client that would have been told is gone
 
-    async def admit(self, arrival: Arrival) -> Admission:
-        """Takes a shard in, durably; raises ConflictError or StoreFull and then keeps nothing of it."""
-        return await self.spawn(self._admit(arrival))
-
-    async def repeat(self, row: ShardRow | HalfRow) -> Admission:
-        """The answer to a shard that is stored already; closes its update if that is still due."""
-        return await self.spawn(self._repeat(row))
-
-    async def _admit(self, arrival: Arrival) -> Admission:
-        live = await self.ensure(arrival.row.run)
-        row = replace(arrival.row, received_at=self.now())
-        place = (row.attempt, row.step)
-        with live.expecting(place):
-            return await self._arrived(live, row, arrival)
-
-    async def _arrived(self, live: LiveRun, row: ShardRow, arrival: Arrival) -> Admission:
-        place = (row.attempt, row.step)
-        update = await self._expected(live, place, row.shards)
-        update.arriving += 1
-        outcome = None
-        try:
-            outcome = await self.write_shard(live, row, arrival.beside())
-        except ConflictError:
-            live.counters["conflicting_shards"] += 1
-            raise
-        finally:
-            update.arriving -= 1
-            nothing_kept = outcome is not Outcome.NEW and not update.arriving and update.is_empty
-            if nothing_kept and live.open.get(place) is update:
-                del live.open[place]
-        if outcome is Outcome.DUPLICATE:
-            return await self._repeat(row)
-        async with live.lock:
-            live.last_seen, live.heard_at = row.received_at, self.clock.monotonic()
-            if live.retired:
-                live.retired = False
-                await self.write(live.run_row())
-            await self._placed(live, place, row, arrival.piece)
-            return await self.settled(live, row, duplicate=False)
-
-    async def _repeat(self, row: ShardRow | HalfRow) -> Admission:
-        live = await self.ensure(row.run)
-        async with live.lock:
-            live.counters["duplicate_shards"] += 1
-            return await self.settled(live, row, duplicate=True)
-
-    async def settled(self, live: LiveRun, shard: ShardRow | HalfRow, *, duplicate: bool) -> Admission:
-        """Closes the update if its last shard is in; the run is locked."""
-        place = (shard.attempt, shard.step)
-        update = live.open.get(place)
-        if update is not None and update.missing_shards and not update.revision:
-            state, shards_in = "open", update.shards_in
-        else:
-            row = await (asyncio.to_thread(live.closed, place) if update is None else self._close(live, update))
-            state, shards_in = ("unknown", 0) if row is None else (row.status, row.shards - row.missing_shards)
-        live.snapshot = live.take_snapshot()
-        return Admission(duplicate, shard.attempt, shard.shards, state, shards_in, live.version)
-
-    async def _expected(self, live: LiveRun, place: Place, shards: int) -> OpenUpdate:
-        """The update a shard belongs to, opened by its first shard; ConflictError when their counts differ."""
-        update = live.open.get(place)
-        if update is None and live.newest is not None and place <= (live.newest.attempt, live.newest.step):
-            row = await asyncio.to_thread(live.closed, place)
-            if row is not None:
-                async with live.lock:  # not while it is being thinned
-                    await asyncio.to_thread(refuse_thinned, live, place)
-                update = live.open.get(place) or OpenUpdate.after(row, self.deadline())
-        if update is None:
-            update = live.open.setdefault(place, OpenUpdate(*place, shards, self.deadline()))
-            self.wake.set()
-        update.refuse_whole(shards)
-        return update
-
-    async def write_shard(self, live: LiveRun, row: ShardRow | HalfRow, beside: list[Record]) -> Outcome:
-        if row.attempt <= live.attempt:
-            return (await self.write(row, *beside))[0]
-        # A shard under a higher attempt than any asked for begins that attempt by itself.
-        begun = AttemptRow(live.name, row.attempt, row.step, IMPLICIT, row.received_at)
-        outcome = (await self.write(begun, row, *beside))[1]
-        live.attempts.setdefault(row.attempt, begun)
-        live.attempt = max(live.attempt, row.attempt)
-        return outcome
-
-    async def _placed(self, live: LiveRun, place: Place, row: ShardRow, piece: Piece) -> None:
-        update = live.open.get(place)
-        if update is None:
-            # Closed as partial before, or while this shard was being written: start again from what is stored.
-            update = await asyncio.to_thread(live.reopened, place, self.deadline())
-            live.open[place] = update
-            live.counters["late_shards"] += update.revision > 0
-        update.pieces[row.shard] = piece
-
     async def close_overdue(self) -> int:
         """Closes every update that is complete or waited long enough; returns how many. Forgets retired runs."""
         closed, failures = 0, []
@@ -310,7 +210,7 @@ class Sidecar:
         async with live.lock:
             due = sorted((item for item in live.open.values() if self._is_due(item)), key=lambda item: item.place)
             for update in due:
-                await self._close(live, update)
+                await self.close(live, update)
             return len(due)
 
     def _is_due(self, update: OpenUpdate) -> bool:
@@ -318,7 +218,7 @@ class Sidecar:
             return False
         return update.missing_shards == 0 or update.revision > 0 or update.deadline <= self.clock.monotonic()
 
-    async def _close(self, live: LiveRun, update: OpenUpdate) -> UpdateRow:
+    async def close(self, live: LiveRun, update: OpenUpdate) -> UpdateRow:
         judging = asyncio.get_running_loop().run_in_executor
         try:
             closing = await judging(self._judging, judge_update, live, update, self.now())
@@ -328,6 +228,8 @@ class Sidecar:
             await self.reload(live)
             raise
         del live.open[update.place]
+        if update.missing_shards and update.halves is None:
+            live.partial = update
         self._apply(live, closing)
         return closing.row
 

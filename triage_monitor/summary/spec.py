@@ -58,8 +58,12 @@ class SummarySpec:
     def fingerprint(self) -> str:
         return sha256(f"{SKETCH_VERSION}:{self.to_json()}".encode()).hexdigest()[:16]
 
-    def to_json(self) -> str:
+    @cached_property
+    def _json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
+
+    def to_json(self) -> str:
+        return self._json
 
     @classmethod
     def from_mapping(cls, data: Mapping[str, Any]) -> SummarySpec:

@@ -48,7 +48,7 @@ def encode_symptoms(symptoms: Symptoms) -> bytes:
         "settings": {name: list(values) for name, values in symptoms.settings.items()},
         "objective": dict(symptoms.objective),
     }
-    body = zlib.compress(json.dumps(document, separators=(",", ":")).encode(), 6)
+    body = zlib.compress(json.dumps(document, separators=(",", ":")).encode(), 3)
     return _HEAD.pack(MAGIC, VERSION, zlib.crc32(body)) + body
 
 

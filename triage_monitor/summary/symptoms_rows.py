@@ -13,17 +13,20 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triage_monitor.summary.cells import Cells, Counts
 from triage_monitor.summary.objective import to_units
 from triage_monitor.summary.rows_values import UpdateRows
 from triage_monitor.summary.sketch import CELLS, bin_of
 from triage_monitor.summary.symptoms import (
+    BITMAPS,
     CLASSES,
     COUNT_NAMES,
     ENGINE_BINS,
     FINE_PER_BIN,
     GAP_BINS,
+    GAP_ROWS,
     LEVEL_EDGES,
     LEVELS,
     SCALE,
@@ -33,6 +36,7 @@ from triage_monitor.summary.symptoms import (
     merge_symptoms,
     smallest,
 )
+from triage_monitor.summary.symptoms_kernel import GAP, Words, fit_sums, mark_gaps, mark_side, see_all
 from triage_monitor.summary.symptoms_runs import zero_runs
 from triage_monitor.summary.symptoms_shapes import add_alignment, add_places
 from triage_monitor.summary.symptoms_view import Flags, Floats, Looked, looked_at
@@ -41,6 +45,8 @@ MIN_TOKENS = 8
 OFFSET_FLOOR, OFFSET_SPREAD, OFFSET_SHARE = 0.015, 0.5, 0.95
 LIKELY_SUM = -0.2  # learner + sampler below: a token that was a choice
 FIT_LIMIT = 32.0
+_FIT = ("n", "l", "s", "ll", "ss", "ls")
+_EDGES = np.array(LEVEL_EDGES)
 
 
 def symptoms_of(rows: UpdateRows) -> Symptoms:
@@ -60,11 +66,11 @@ def symptoms_of(rows: UpdateRows) -> Symptoms:
     counts["dummy_tokens"] += int(filled[view.drawn & ~classes["degenerate"]].sum())
     counts["degenerate_tokens"] += int(filled[view.drawn & classes["degenerate"]].sum())
     add_places(view, view.drawn & (~flawed | classes["appended"]) & ~classes["broken"], counts)
-    gaps = _tokens(view, clean, counts)
+    gaps, seen = _tokens(view, clean, counts)
     base = Symptoms(
         np.array([counts[name] for name in COUNT_NAMES], np.int64),
         Cells.of(gaps),
-        _seen(view, clean),
+        seen,
         _engines(view),
         _examples(view, classes),
         {name: (value,) for name, value in rows.settings.items()},
@@ -108,38 +114,43 @@ def _responses(view: Looked, flawed: Flags, counts: Counter[str]) -> dict[str, F
     return {"broken": broken, "padding": padding, "zero_rows": zero_rows}
 
 
-def _tokens(view: Looked, clean: Flags, counts: Counter[str]) -> Counts:
+def _tokens(view: Looked, clean: Flags, counts: Counter[str]) -> tuple[Counts, Words]:
+    """Histograms of the gap [GAP_ROWS, GAP_BINS] and bitmaps [BITMAPS, WORDS]."""
     drawn = view.valid & view.drawn[view.of]
     calm = view.valid & clean[view.of]
     counts["tokens"] += int(drawn.sum())
     counts["zero_gap"] += int((drawn & (view.gap == 0)).sum())
-    _coarseness("gap", view.gap[calm], counts)
     _lags(view, drawn, counts)
-    gaps = np.zeros((2 * LEVELS + 1, GAP_BINS), np.int64)
-    with np.errstate(over="ignore"):
-        cell = bin_of(view.gap) - CELLS
+    gaps, seen = np.zeros((GAP_ROWS, GAP_BINS), np.int64), np.zeros((len(BITMAPS), WORDS), np.uint64)
+    coarse = np.zeros((3, 3), np.int64)
+    cell = bin_of(view.gap) - CELLS
     place = ZERO_GAP + np.sign(cell) * -(-np.abs(cell) // FINE_PER_BIN)
-    gaps[2 * LEVELS] = np.bincount(place[calm], minlength=GAP_BINS)
+    mark_gaps(calm, place, view.gap, *_narrow(view.gap), gaps[2 * LEVELS], seen[BITMAPS.index("gap")], coarse[GAP])
+    counts["gap_values"], counts["gap_coarse"] = coarse[GAP, :2].tolist()
     if view.learner is None or view.sampler is None:
-        return gaps
+        return gaps, seen
     counts["pairs"] += int(drawn.sum())
     _fillers(view, counts)
     for row, (name, values) in enumerate((("sampler", view.sampler), ("learner", view.learner))):
-        _coarseness(name, values[calm], counts)
-        level = np.searchsorted(LEVEL_EDGES, values[calm], side="right")
-        table = np.bincount(level * GAP_BINS + place[calm], minlength=LEVELS * GAP_BINS)
-        gaps[row * LEVELS : (row + 1) * LEVELS] = table.reshape(LEVELS, GAP_BINS)
-    with np.errstate(invalid="ignore"):
-        both = view.learner + view.sampler
-        fit = calm & (both < LIKELY_SUM) & (view.learner > -FIT_LIMIT) & (view.sampler > -FIT_LIMIT)
-    learner, sampler = (np.rint(side[fit] * SCALE).astype(np.int64) for side in (view.learner, view.sampler))
-    counts["fit_n"] += len(learner)
-    counts["fit_l"] += int(learner.sum())
-    counts["fit_s"] += int(sampler.sum())
-    counts["fit_ll"] += int((learner * learner).sum())
-    counts["fit_ss"] += int((sampler * sampler).sum())
-    counts["fit_ls"] += int((learner * sampler).sum())
-    return gaps
+        narrow, bits = _narrow(values)
+        level = gaps[row * LEVELS : (row + 1) * LEVELS]
+        mark_side(calm, place, values, narrow, bits, _EDGES, level, coarse[row])
+        for kind, total in zip(("values", "coarse", "rich"), coarse[row].tolist(), strict=True):
+            counts[f"{name}_{kind}"] += total
+        if name == "sampler":
+            see_all(calm, bits, seen[BITMAPS.index("sampler")])
+    fit = np.zeros(len(_FIT), np.int64)
+    fit_sums(calm, view.learner, view.sampler, LIKELY_SUM, FIT_LIMIT, fit)
+    for name, total in zip(_FIT, fit.tolist(), strict=True):
+        counts[f"fit_{name}"] += total
+    return gaps, seen
+
+
+def _narrow(values: Floats) -> tuple[NDArray[np.float32], NDArray[np.uint32]]:
+    """The values in float32, and their bits."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        narrow = values.astype(np.float32)
+    return narrow, narrow.view(np.uint32)
 
 
 def _fillers(view: Looked, counts: Counter[str]) -> None:
@@ -151,18 +162,6 @@ def _fillers(view: Looked, counts: Counter[str]) -> None:
     counts["learner_zero"] += int((here & view.valid & (view.learner == 0) & (view.sampler < -1.0)).sum())
 
 
-def _coarseness(name: str, values: Floats, counts: Counter[str]) -> None:
-    """How many values are bfloat16 numbers exactly, and how many of these need more than four significant bits."""
-    values = values[values != 0]
-    narrow = values.astype(np.float32)
-    bits = narrow.view(np.uint32)
-    coarse = (narrow == values) & ((bits & 0xFFFF) == 0)
-    counts[f"{name}_values"] += len(values)
-    counts[f"{name}_coarse"] += int(coarse.sum())
-    if name != "gap":
-        counts[f"{name}_rich"] += int((coarse & ((bits >> 16) & 0x07 != 0)).sum())
-
-
 def _lags(view: Looked, drawn: Flags, counts: Counter[str]) -> None:
     versions = view.rows.policy_versions
     if versions is None or not len(versions):
@@ -170,20 +169,6 @@ def _lags(view: Looked, drawn: Flags, counts: Counter[str]) -> None:
     lag = int(versions.max()) - versions[view.place if view.rows.versions_per_token else view.chosen[view.of]]
     for name, here in (("0", lag == 0), ("1", lag == 1), ("2_plus", lag > 1)):
         counts[f"lag_{name}"] += int((drawn & here).sum())
-
-
-def _seen(view: Looked, clean: Flags) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    """Bitmaps of the distinct values: as many bits as a hash of each value sets."""
-    here = view.valid & clean[view.of]
-    words = np.zeros((2, WORDS), np.uint64)
-    for row, values in enumerate((view.sampler, view.gap)):
-        if values is not None:
-            mixed = values[here].astype(np.float32).view(np.uint32).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-            bits = np.unique(mixed >> np.uint64(54))
-            np.bitwise_or.at(
-                words[row], (bits >> np.uint64(6)).astype(np.int64), np.uint64(1) << (bits & np.uint64(63))
-            )
-    return words
 
 
 def _engines(view: Looked) -> dict[str, Counts]:

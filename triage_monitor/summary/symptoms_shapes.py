@@ -12,13 +12,15 @@ from collections import Counter
 import numpy as np
 
 from triage_monitor.summary.symptoms import LAG_SUMS, LAGS, SCALE
+from triage_monitor.summary.symptoms_kernel import lag_sums, telescoped
 from triage_monitor.summary.symptoms_view import Flags, Floats, Looked
 
 BORDER_TOKENS, END_TOKENS, ENDED_RESPONSE = 4, 4, 16
 LARGE = 1.0
 BLOCK = 16
 CLIP = 16.0
-_UNITS = np.array([1 if name == "n" else SCALE * SCALE if len(name) == 2 else SCALE for name in LAG_SUMS])
+_LAGS = np.array(LAGS, np.int64)
+_NEXT = ("next_n", "next_squares", "next_products", "sum_squares", "squares")
 MIN_PAIRS, MIN_CHOICES, CHOICE = 8, 3, -0.1
 MIN_MEAN, SHIFTED_RATIO, SHIFTED_CORRELATION, CORRELATION_GAIN = 0.1, 0.35, 0.8, 0.2
 
@@ -31,52 +33,35 @@ def add_alignment(view: Looked, flawed: Flags, counts: Counter[str]) -> Flags:
         return shifted
     usable = view.valid & ~flawed[view.of]
     learner, sampler = (np.where(usable, np.clip(side, -CLIP, CLIP), 0.0) for side in (view.learner, view.sampler))
-    moments = {lag: _moments(view, usable, learner, sampler, lag, counts) for lag in LAGS}
-    distance = {
-        lag: np.divide(m[6], m[0], out=np.full(view.responses, np.inf), where=m[0] > 0) for lag, m in moments.items()
-    }
-    correlation = {lag: _correlation(m) for lag, m in moments.items()}
-    counts["alignable"] += int((view.drawn & (moments[0][0] > MIN_PAIRS) & (correlation[0] > -2)).sum())
-    best = np.argmin(np.stack([distance[lag] for lag in LAGS]), axis=0)
-    for number, lag in enumerate(LAGS):
-        if lag == 0:
-            continue
-        found = (best == number) & (moments[lag][0] >= MIN_PAIRS) & (distance[0] >= MIN_MEAN)
-        found &= (distance[lag] <= SHIFTED_RATIO * distance[0]) & (moments[lag][7] >= MIN_CHOICES)
-        found &= (correlation[lag] >= SHIFTED_CORRELATION) & (correlation[0] <= correlation[lag] - CORRELATION_GAIN)
-        shifted |= found
-        counts[f"shifted_{lag}"] += int((found & view.drawn).sum())
+    sums, told = np.zeros((len(LAGS), view.responses, 8)), np.zeros((len(LAGS), len(LAG_SUMS)), np.int64)
+    lag_sums(learner, sampler, usable, view.of, view.drawn, _LAGS, CHOICE, sums, told)
+    for lag, row in zip(LAGS, told.tolist(), strict=True):
+        for name, total in zip(LAG_SUMS, row, strict=True):
+            counts[f"shift_{lag}_{name}"] += total
+    pairs, choices = sums[:, :, 0], sums[:, :, 7]  # a fit that rests on one large value is none
+    distance = np.divide(sums[:, :, 6], pairs, out=np.full(pairs.shape, np.inf), where=pairs > 0)
+    correlation = _correlation(sums)
+    here = LAGS.index(0)
+    counts["alignable"] += int((view.drawn & (pairs[here] > MIN_PAIRS) & (correlation[here] > -2)).sum())
+    best = np.argmin(distance, axis=0) == np.arange(len(LAGS))[:, None]
+    found = best & (pairs >= MIN_PAIRS) & (distance[here] >= MIN_MEAN) & (choices >= MIN_CHOICES)
+    found &= (distance <= SHIFTED_RATIO * distance[here]) & (correlation >= SHIFTED_CORRELATION)
+    found &= correlation[here] <= correlation - CORRELATION_GAIN
+    found[here] = False
+    for lag, total in zip(LAGS, (found & view.drawn).sum(axis=1).tolist(), strict=True):
+        if lag:
+            counts[f"shifted_{lag}"] += total
+    shifted |= found.any(axis=0)
     return shifted
 
 
-def _moments(
-    view: Looked, usable: Flags, learner: Floats, sampler: Floats, lag: int, counts: Counter[str]
-) -> list[Floats]:
-    """[R] pairs, sums of l, s, l l, s s, l s, abs(l - s) over pairs (l_t, s_(t+lag)), whose totals are counted; and the
-    pairs in which both were a choice: a fit that rests on one large value is none."""
-    here, there, together = view.next_of(lag)
-    pair = together & usable[here] & usable[there]
-    of, x, y = view.of[here][pair], learner[here][pair], sampler[there][pair]
-    inside = view.drawn[of]
-    values = np.stack((np.ones(len(x)), x, y, x * x, y * y, x * y, abs(x - y)))
-    told = np.rint(values[:, inside] * _UNITS[:, None]).astype(np.int64).sum(axis=1)
-    for name, total in zip(LAG_SUMS, told.tolist(), strict=True):
-        counts[f"shift_{lag}_{name}"] += total
-    # All seven in one call: of a small shard the calls are what takes the time.
-    row_of = of + view.responses * np.arange(len(LAG_SUMS))[:, None]
-    sums = np.bincount(row_of.ravel(), weights=values.ravel(), minlength=len(LAG_SUMS) * view.responses)
-    found = list(sums.astype(np.float64).reshape(len(LAG_SUMS), view.responses))
-    chosen = np.bincount(of[(x < CHOICE) & (y < CHOICE)], minlength=view.responses)
-    return [*found, chosen.astype(np.float64)]
-
-
-def _correlation(moments: list[Floats]) -> Floats:
-    """[R]; -9 where either side does not vary enough to have one."""
-    n = np.maximum(moments[0], 1.0)
-    mean_l, mean_s = moments[1] / n, moments[2] / n
-    spread_l, spread_s = moments[3] / n - mean_l**2, moments[4] / n - mean_s**2
+def _correlation(sums: Floats) -> Floats:
+    """[lags, R]; -9 where either side does not vary enough to have one."""
+    n = np.maximum(sums[:, :, 0], 1.0)
+    mean_l, mean_s = sums[:, :, 1] / n, sums[:, :, 2] / n
+    spread_l, spread_s = sums[:, :, 3] / n - mean_l**2, sums[:, :, 4] / n - mean_s**2
     enough = (spread_l > 0.01) & (spread_s > 0.01)
-    cross = moments[5] / n - mean_l * mean_s
+    cross = sums[:, :, 5] / n - mean_l * mean_s
     scale = np.sqrt(np.where(enough, spread_l * spread_s, 1.0))
     return np.where(enough, cross / scale, -9.0)
 
@@ -86,19 +71,10 @@ def _telescoping(view: Looked, flawed: Flags, counts: Counter[str]) -> None:
         return
     usable = view.valid & (view.drawn & ~flawed)[view.of]
     gap = np.rint(np.clip(view.gap, -CLIP, CLIP) * SCALE).astype(np.int64)
-    here, there, together = view.next_of(1)
-    pair = together & usable[here] & usable[there]
-    counts["next_n"] += int(pair.sum())
-    counts["next_squares"] += int((gap[here][pair] ** 2).sum())
-    counts["next_products"] += int((gap[here][pair] * gap[there][pair]).sum())
-    per_response = view.size // BLOCK
-    whole = usable & (view.rank < (per_response * BLOCK)[view.of])
-    first = np.cumsum(per_response) - per_response
-    block = first[view.of[whole]] + view.rank[whole] // BLOCK
-    sums = np.zeros(int(per_response.sum()), np.int64)
-    np.add.at(sums, block, gap[whole])
-    counts["sum_squares"] += int((sums**2).sum())
-    counts["squares"] += int((gap[whole] ** 2).sum())
+    found = np.zeros(len(_NEXT), np.int64)
+    telescoped(gap, usable, view.of, view.rank, view.size, BLOCK, found)
+    for name, total in zip(_NEXT, found.tolist(), strict=True):
+        counts[name] += total
 
 
 def add_places(view: Looked, counted: Flags, counts: Counter[str]) -> None:

@@ -6,6 +6,7 @@ abs(gap). Thresholds are compared as the summary does: in the gap's own type, lo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -125,32 +126,50 @@ def _responses(
     valid_S, tail_S = (np.add.reduceat(flags.astype(np.int64), starts) for flags in (valid, tail))
     lowest_S = np.minimum.reduceat(np.where(valid, gap, np.inf), starts)
     heavy_S = (valid_S >= spec.minimum_valid) & (tail_S >= spec.phi * valid_S)
-    end = 0
-    for row, start, count, cut in zip(order.tolist(), border, size, cuts, strict=True):
-        tokens, segments = slice(start, start + count), slice(end, end + len(cut))
-        end += len(cut)
-        here = valid[tokens]
-        n, c = valid_S[segments], tail_S[segments]
-        per_cell = -(-len(cut) // MAX_CELLS)
-        cells = np.arange(0, len(cut), per_cell)
+    eligible_S = valid_S >= spec.minimum_valid
+    count = np.array([len(cut) for cut in cuts])
+    begin = np.cumsum(count) - count
+    held = np.add.reduceat(valid, border, dtype=np.int64)
+    told = [
+        np.add.reduceat(np.where(valid, values, 0.0), border) / held
+        for values in (np.asarray(advantage, np.float64), gap)
+    ]
+    totals = [
+        np.add.reduceat(flags, begin, dtype=np.int64).tolist() for flags in (valid_S, tail_S, eligible_S, heavy_S)
+    ]
+    for i, row in enumerate(order.tolist()):
+        segments = slice(begin[i], begin[i] + count[i])
+        per_cell = -(-int(count[i]) // MAX_CELLS)
+        tokens, hits, lowest = _by_cell(valid_S[segments], tail_S[segments], lowest_S[segments], per_cell)
         yield WorstResponse(
             row=row,
             shard=shard,
             response_id=_name(rows.response_ids, row),
             engine=_name(rows.engines, row),
-            advantage=_number(np.mean(advantage[tokens][here], dtype=np.float64)),
+            advantage=_number(told[0][i]),
             tail_gap=round(float(weight[row]), 6),
-            mean_gap=round(float(gap[tokens][here].mean()), 6),
-            valid_tokens=int(n.sum()),
-            tail_tokens=int(c.sum()),
-            segments=len(cut),
-            eligible=int((n >= spec.minimum_valid).sum()),
-            heavy=int(heavy_S[segments].sum()),
+            mean_gap=round(float(told[1][i]), 6),
+            valid_tokens=totals[0][i],
+            tail_tokens=totals[1][i],
+            segments=int(count[i]),
+            eligible=totals[2][i],
+            heavy=totals[3][i],
             per_cell=per_cell,
-            tokens=tuple(np.add.reduceat(n, cells).tolist()),
-            tail=tuple(np.add.reduceat(c, cells).tolist()),
-            lowest=tuple(_number(value) for value in np.minimum.reduceat(lowest_S[segments], cells)),
+            tokens=tuple(tokens),
+            tail=tuple(hits),
+            lowest=tuple(_number(value) for value in lowest),
         )
+
+
+def _by_cell(
+    valid_S: Ints, tail_S: Ints, lowest_S: NDArray[np.float64], per_cell: int
+) -> tuple[list[int], list[int], list[float]]:
+    """What the segments hold, `per_cell` of them together."""
+    if per_cell > 1:
+        cells = np.arange(0, len(valid_S), per_cell)
+        valid_S, tail_S = np.add.reduceat(valid_S, cells), np.add.reduceat(tail_S, cells)
+        lowest_S = np.minimum.reduceat(lowest_S, cells)
+    return valid_S.tolist(), tail_S.tolist(), lowest_S.tolist()
 
 
 def _heard(rows: UpdateRows, order: Ints) -> tuple[Ints, Ints]:
@@ -164,7 +183,7 @@ def _heard(rows: UpdateRows, order: Ints) -> tuple[Ints, Ints]:
 
 
 def _number(value: float) -> float | None:
-    return round(float(value), 6) if np.isfinite(value) else None
+    return round(float(value), 6) if math.isfinite(value) else None
 
 
 def _name(names: Array | None, row: int) -> str | None:

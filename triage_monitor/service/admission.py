@@ -1,0 +1,104 @@
+"""How a shard gets into its update, a whole one and a half alike: written first, counted afterwards.
+
+    expected by an update -> written, durably -> placed in it -> the update closed if that was its last one
+
+Once its write is durable it is part of its update, whatever happens next. The last shard of an update closes it before
+its own answer goes out, so an acknowledged update is visible in its window. What differs between the kinds of shard,
+which update one belongs to and what it leaves there, is wholes.py's and halves.py's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from triage_monitor.errors import ConflictError
+from triage_monitor.service.arrivals import Admission
+from triage_monitor.service.live import LiveRun
+from triage_monitor.service.open_update import OpenUpdate
+from triage_monitor.service.sidecar import Sidecar
+from triage_monitor.storage.records import AttemptRow, HalfRow, Outcome, Record, ShardRow
+
+IMPLICIT = "implicit"
+R = TypeVar("R", ShardRow, HalfRow)
+
+
+async def arrived(
+    sidecar: Sidecar,
+    row: R,
+    beside: list[Record],
+    expected: Callable[[LiveRun, R], Awaitable[OpenUpdate]],
+    placed: Callable[[LiveRun, R], Awaitable[None]],
+) -> Admission:
+    """Takes a shard in, durably; raises ConflictError, StoreFull or Problem and then keeps nothing of it.
+
+    `expected` finds or opens its update, `placed` puts it there once it is stored, under the run's lock.
+    """
+    live = await sidecar.ensure(row.run)
+    row = replace(row, received_at=sidecar.now())
+    place = (row.attempt, row.step)
+    with live.expecting(place):
+        update = await expected(live, row)
+        update.arriving += 1
+        outcome = None
+        try:
+            outcome = await _written(sidecar, live, row, beside)
+        except ConflictError:
+            live.counters["conflicting_shards"] += 1
+            raise
+        finally:
+            update.arriving -= 1
+            nothing_kept = outcome is not Outcome.NEW and not update.arriving and update.is_empty
+            if nothing_kept and live.open.get(place) is update:
+                del live.open[place]
+        if outcome is Outcome.DUPLICATE:
+            return await _repeated(sidecar, row)
+        async with live.lock:
+            live.last_seen, live.heard_at = row.received_at, sidecar.clock.monotonic()
+            try:
+                if live.retired:
+                    live.retired = False
+                    await sidecar.write(live.run_row())
+                await placed(live, row)
+            except BaseException:
+                live.partial = None  # this shard is stored and not in it
+                raise
+            return await _settled(sidecar, live, row, duplicate=False)
+
+
+async def repeat(sidecar: Sidecar, row: ShardRow | HalfRow) -> Admission:
+    """The answer to a shard that is stored already; closes its update if that is still due."""
+    return await sidecar.spawn(_repeated(sidecar, row))
+
+
+async def _repeated(sidecar: Sidecar, row: ShardRow | HalfRow) -> Admission:
+    live = await sidecar.ensure(row.run)
+    async with live.lock:
+        live.counters["duplicate_shards"] += 1
+        return await _settled(sidecar, live, row, duplicate=True)
+
+
+async def _settled(sidecar: Sidecar, live: LiveRun, row: ShardRow | HalfRow, *, duplicate: bool) -> Admission:
+    """Closes the update if its last shard is in; the run is locked."""
+    place = (row.attempt, row.step)
+    update = live.open.get(place)
+    if update is not None and update.missing_shards and not update.revision:
+        state, shards_in = "open", update.shards_in
+    else:
+        closed = await (asyncio.to_thread(live.closed, place) if update is None else sidecar.close(live, update))
+        state, shards_in = ("unknown", 0) if closed is None else (closed.status, closed.shards - closed.missing_shards)
+    live.snapshot = live.take_snapshot()
+    return Admission(duplicate, row.attempt, row.shards, state, shards_in, live.version)
+
+
+async def _written(sidecar: Sidecar, live: LiveRun, row: ShardRow | HalfRow, beside: list[Record]) -> Outcome:
+    if row.attempt <= live.attempt:
+        return (await sidecar.write(row, *beside))[0]
+    # A shard under a higher attempt than any asked for begins that attempt by itself.
+    begun = AttemptRow(live.name, row.attempt, row.step, IMPLICIT, row.received_at)
+    outcome = (await sidecar.write(begun, row, *beside))[1]
+    live.attempts.setdefault(row.attempt, begun)
+    live.attempt = max(live.attempt, row.attempt)
+    return outcome
