@@ -20,7 +20,7 @@ HOME = Path(os.environ.get("TRIAGE_FRAMEWORKS", Path(__file__).parents[3] / ".fr
 def need(package: str) -> Path:
     if (HOME / package).is_dir():
         return HOME
-    said = f"{package} is not in {HOME}: pip install --no-deps --target DIR -r .ci/frameworks.txt"
+    said = f"{package} is not in {HOME}, which .ci/run fills by pip install --no-deps --target"
     if os.environ.get("CI") == "true":
         pytest.fail(said)
     pytest.skip(said)

@@ -1,9 +1,9 @@
-"""OpenRLHF, SkyRL and AReaL from PyPI: the framework's own trainer code calls the adapter on CPU tensors.
+"""OpenRLHF, SkyRL, AReaL and ms-swift from PyPI: the framework's own trainer code calls the adapter on CPU tensors.
 
 Its loss with us silent is bit for bit the one without us; with gate and repair on it is TriageLoss on the plain form,
 in value and gradient; what is observed is what was put in; the framework's mismatch numbers are ours. One process for
-the three: they share most of twenty seconds of imports. Packages that their modules import without using here stand
-empty where they are missing (hollow.py), and calling one fails.
+the first three, which share most of twenty seconds of imports; ms-swift needs an older trl. Packages that their modules
+import without using here stand empty where they are missing (hollow.py), and calling one fails.
 """
 
 from __future__ import annotations
@@ -36,6 +36,15 @@ def said() -> dict[str, Any]:
         home = need(package)
     script = DRIVER.format(names=CALLERS)
     out: dict[str, Any] = json.loads(run_with(script, TESTS, home, home / "skyrl-gym").strip().splitlines()[-1])
+    return out
+
+
+@pytest.fixture(scope="module")
+def swift_said() -> dict[str, Any]:
+    home = need("swift")
+    script = DRIVER.format(names=("ms_swift",))
+    places = (TESTS, need("trl-below-1") / "trl-below-1", home)
+    out: dict[str, Any] = json.loads(run_with(script, *places).strip().splitlines()[-1])["ms_swift"]
     return out
 
 
@@ -78,3 +87,8 @@ def test_their_numbers_are_ours(said: dict[str, Any], name: str, title: str, lea
 def test_skyrls_numbers_are_ours_on_the_current_log_probs(said: dict[str, Any]) -> None:
     """Its micro-batch metrics compare the sampler with the log-probs of the loss."""
     check_numbers("SkyRL", said["skyrl"]["numbers"], "learner")
+
+
+def test_ms_swifts_own_loss_calls_the_adapter_and_its_numbers_are_ours(swift_said: dict[str, Any]) -> None:
+    check_calls(swift_said)
+    check_numbers("ms-swift", swift_said["numbers"])

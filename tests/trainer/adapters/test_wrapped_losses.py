@@ -163,7 +163,8 @@ def test_skyrls_left_padded_loss_is_gated_and_a_sentinel_is_missing(monkeypatch:
     torch.testing.assert_close(loss, flipped)
     assert (seen["type"], config.policy_loss_type) == ("regular", "triage")
     assert set(metrics) == {"clip_ratio", "triage_params_version_max"}
-    sampler[0, -1] = skyrl.SENTINEL
-    skyrl.weighed_loss(inner, *arguments, sampler)
-    assert tap._parts[1].tokens["missing"].sum() == 1
-    assert tap.conditions["sentinel_tokens"] == 1
+    for count, form in enumerate((torch.float32, torch.bfloat16, torch.float16), start=1):
+        sampler[0, -1] = torch.tensor(skyrl.SENTINEL, dtype=form)  # -9999, -9984, -10000
+        assert torch.isfinite(skyrl.weighed_loss(inner, *arguments, sampler)[0])
+        assert tap._parts[count].tokens["missing"].sum() == 1
+        assert tap.conditions["sentinel_tokens"] == count

@@ -150,7 +150,8 @@ FRAMEWORKS: dict[str, Framework] = {
         "ms_swift",
         "`--external_plugins` with `..ms_swift.activate()`",
         _BOTH,
-        "called on CPU tensors through its recorded signature; the package needs trl below 1",
+        "ms-swift 4.6.0 and trl 0.29.1 from PyPI: its GRPOTrainer, patched, computes its loss with it on CPU tensors; "
+        "the model's log-probs were given",
         (
             Hook(
                 "swift.rlhf_trainers.grpo_trainer",
