@@ -72,3 +72,33 @@ def test_ramp_reaches_the_full_rate_and_stays():
     assert ramp.learning_rate_at(199) == pytest.approx(2e-3)
     assert ramp.learning_rate_at(399) == ramp.learning_rate_at(5000) == pytest.approx(4e-3)
     assert REGIMES["M1"].learning_rate_at(0) == 2.4e-4
+
+
+@pytest.mark.parametrize(
+    ("name", "sampler", "learner"),
+    [
+        ("nvfp4", "fp8-sampler", "fp8-learner"),
+        ("nvfp4-kv4", "fp8-sampler", "fp8-learner"),
+        ("nvfp4-matched", "fp8-sampler", "fp8-sampler"),
+        ("mxfp4", "mxfp8", "mxfp8"),
+        ("nvfp4/bf16", "fp8-sampler", "bfloat16"),
+        ("nvfp4/nvfp4-qat", "fp8-sampler", "fp8-qat"),
+        ("nvfp4/mxfp4-qat", "fp8-sampler", "mxfp8-qat"),
+        ("fp8-block", "fp8-block", "fp8-block"),
+        ("float32", "float32", "float32"),
+    ],
+)
+def test_a_set_that_asks_for_fp8_lifts_the_four_bit_paths_alone(name: str, sampler: str, learner: str) -> None:
+    asked = TriageParams().with_changes({"precision": "fp8"})
+    assert [path.name for path in arm(name).paths(asked)] == [sampler, learner]
+
+
+def test_fp8_paths_are_nearer_to_each_other_than_nvfp4_ones() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(16, 64), torch.randn(32, 64) / 8
+
+    def apart(asked: TriageParams) -> float:
+        sampler, learner = arm("nvfp4").paths(asked)
+        return float((sampler.linear(x, weight) - learner.linear(x, weight)).abs().mean())
+
+    assert apart(TriageParams().with_changes({"precision": "fp8"})) < 0.5 * apart(TriageParams())

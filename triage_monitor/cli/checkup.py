@@ -1,4 +1,5 @@
-"""What `doctor` looks at, in the order in which things break: address, TLS, clock, token, store, scrape, hooks, runs.
+"""What `doctor` looks at, in the order in which things break: address, TLS, clock, token, store, scrape, hooks, runs,
+and what this machine could execute.
 
     reached? -> may we read? -> everything that needs reading
 
@@ -97,6 +98,7 @@ def examine(
 
 def _examined(probe: Probe, prometheus: str | None, now: Callable[[], float]) -> Iterator[Finding]:
     from triage_monitor.cli.checkup_access import access, reached
+    from triage_monitor.cli.checkup_machine import native
     from triage_monitor.cli.checkup_prometheus import alert_rules
     from triage_monitor.cli.checkup_runs import runs
     from triage_monitor.cli.checkup_server import hooks, scrape, store, version
@@ -117,6 +119,7 @@ def _examined(probe: Probe, prometheus: str | None, now: Callable[[], float]) ->
         yield from runs(probe)
     else:
         yield note("rest", "not looked at: it needs the scope read")
+    yield native()
 
 
 def as_json(url: str, findings: list[Finding]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 from triage_monitor.cli.checkup import Finding, good, note, problem
+from triage_monitor.cli.checkup_machine import native
 from triage_monitor.errors import ConfigError
 from triage_monitor.trainer.adapters.frameworks import FRAMEWORKS, differences, source_of
 
@@ -33,6 +34,7 @@ def framework(name: str) -> Iterator[Finding]:
         else:
             yield good(area, f"{hook.module}: {hook.name}({', '.join(hook.parameters)})")
     yield note("log-probs", f"the sampler's are kept with: {known.asks_log_probs}")
+    yield native()
     yield note("activation", known.activation.replace("`", "").replace("..", "triage_monitor.trainer.adapters.", 1))
 
 

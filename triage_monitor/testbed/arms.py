@@ -15,7 +15,8 @@ its 4-bit form, and `nvfp4/nvfp4-qat` the quantisation-aware learner.
 
 Objectives are the names of `trainer/baselines.py`; without one the loss is the trainer's own (`none`). So
 `nvfp4+triage` is gate and repair at the parameter set's gentle defaults, `nvfp4+gate+tis` the gate with TIS.
-A parameter set in force may ask for `precision: bf16`: then both paths fall back to bfloat16 whatever the arm.
+A parameter set in force may ask for `precision: bf16`: then both paths fall back to bfloat16 whatever the arm. `fp8`
+lifts 4-bit paths, each to its FP8 counterpart (mxfp4 to mxfp8, a cache to none); a path that is finer stays as it is.
 """
 
 from __future__ import annotations
@@ -74,8 +75,11 @@ class Arm:
         return objective(self.objective, params=TriageParams(), **{"gate.segment": segment})
 
     def paths(self, params: TriageParams) -> tuple[Precision, Precision]:
-        """(sampler, learner) under `params`: the arm's own, or bfloat16 for both when the set asks for it."""
-        return (BFLOAT16, BFLOAT16) if params.precision == "bf16" else (self.sampler, self.learner)
+        """(sampler, learner) under `params`: the arm's own, or what the set's precision makes of them."""
+        if params.precision == "bf16":
+            return BFLOAT16, BFLOAT16
+        own = (self.sampler, self.learner)
+        return (_lifted(own[0]), _lifted(own[1])) if params.precision == "fp8" else own
 
 
 def arm(name: str) -> Arm:
@@ -99,3 +103,14 @@ def _paths(precision: str) -> tuple[Precision, Precision] | None:
         return None
     own = FORMATS[base][1] if base == learner else quantization_aware(FORMATS[base][0], learner)
     return FORMATS[sampler][0], own
+
+
+def _lifted(path: Precision) -> Precision:
+    """The 8-bit counterpart of a 4-bit path; any other path itself."""
+    kind, _, part = path.name.partition("-")
+    if kind not in ("nvfp4", "mxfp4"):
+        return path
+    sampler, learner = FORMATS["fp8" if kind == "nvfp4" else "mxfp8"]
+    if part == "qat":
+        return quantization_aware(sampler, "fp8-qat" if kind == "nvfp4" else "mxfp8-qat")
+    return learner if part == "learner" else sampler

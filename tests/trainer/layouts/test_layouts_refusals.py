@@ -45,6 +45,13 @@ T, F = True, False
         (lambda: layouts.join_slices([], 4), "column 'slices': holds no slice"),
         (lambda: layouts.join_slices([np.zeros(2), 1.0], 4), "row 1, column 'slices': is a single number"),
         (lambda: layouts.join_packed_slices([np.zeros(2)] * 2, [0, 5, 3]), "row 1, column 'cu_seqlens': decrease"),
+        (lambda: layouts.shifted([[1.0, 2.0]], 0.5), "column 'by': by must be a whole number, not 0.5"),
+        (lambda: layouts.shifted(torch.zeros(1, 2), float("nan")), "column 'by': by must be a whole number, not nan"),
+        (lambda: layouts.shifted([[1, 2]], True), "column 'by': by must be a whole number, not True"),
+        (lambda: layouts.shifted([[1, 2]], 1, fill=np.nan), "column 'fill': nan cannot stand in an array of int64"),
+        (lambda: layouts.shifted(torch.zeros(1, 2, dtype=torch.int8), 1, fill=300), "'fill': 300 cannot .*int8"),
+        (lambda: layouts.shifted([[True, False]], 1, fill=2), "'fill': 2 cannot stand in an array of bool"),
+        (lambda: layouts.shifted([[1.0]], 1, fill="0"), "'fill': '0' cannot stand in an array of float64"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_field_and_row(call: Any, words: str) -> None:
@@ -142,3 +149,9 @@ def test_one_of_the_replicas_emits_as_its_data_rank() -> None:
     assert [(place.shard, place.shards) for place in places if place.emits] == [(0, 2), (1, 2)]
     with pytest.raises(ConfigError, match=r"tensor rank 2 does not lie in 0 \.\. 1"):
         Rank(tensor=2, tensor_size=2)
+
+
+@pytest.mark.parametrize("by", [2, 3, 10**30, -2, -(10**30)])
+def test_a_shift_past_the_sample_leaves_the_fill_alone(by: int) -> None:
+    assert np.isnan(layouts.shifted(np.array([[1.0, 2.0]]), by, fill=np.nan)).all()
+    assert layouts.shifted(torch.tensor([[1, 2]]), by, fill=7).tolist() == [[7, 7]]

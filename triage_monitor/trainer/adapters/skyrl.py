@@ -24,10 +24,11 @@ import torch
 from triage_monitor.errors import ConfigError
 from triage_monitor.trainer import layouts
 from triage_monitor.trainer.adapters.environment import tap_from_environment
-from triage_monitor.trainer.adapters.tap import Tap
+from triage_monitor.trainer.adapters.tap import Tap, stored_forms
 
 NAME = "triage"
 SENTINEL = -9999.0
+NOT_ABOVE = max(stored_forms(SENTINEL))  # also where the log-probs went through bfloat16
 TOKEN_LOSSES = ("regular", "dual_clip", "cispo", "dppo", "rollout_is")
 _tap: Tap | None = None
 
@@ -59,7 +60,7 @@ def weighed_loss(
         observed = advantages * loss_mask.sum(-1, keepdim=True)
     tap.add(layouts.padded(loss_mask), learner=old_log_probs, sampler=rollout_logprobs, advantages=observed)
     weighed = tap.weigh(
-        log_probs, rollout_logprobs.masked_fill(rollout_logprobs <= SENTINEL, float("nan")), advantages, loss_mask
+        log_probs, rollout_logprobs.masked_fill(rollout_logprobs <= NOT_ABOVE, float("nan")), advantages, loss_mask
     )
     if tap.params.repair.enabled:
         tap.conditions["repair_left_out"] += 1

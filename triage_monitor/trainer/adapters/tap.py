@@ -45,11 +45,18 @@ class Weighed(NamedTuple):
     repair_loss: Tensor
 
 
+def stored_forms(value: float) -> tuple[float, ...]:
+    """What reads back when `value` went through a narrower format on its way: -9999 is -9984 in bfloat16."""
+    whole = torch.tensor(value, dtype=torch.float64)
+    return tuple({whole.to(form).item() for form in (torch.float64, torch.float32, torch.bfloat16, torch.float16)})
+
+
 class Tap:
     """monitor: None on ranks that neither send nor decide. act: False only watches. emits: this rank sends.
 
-    sentinels: sampler values that stand for "not known". zero_learner_is_missing: a learner log-prob of exactly 0.0
-    beside a clearly lower sampler's was filled in. Both become missing tokens, and are counted.
+    sentinels: sampler values that stand for "not known", also as bfloat16 and float16 keep them.
+    zero_learner_is_missing: a learner log-prob of exactly 0.0 beside a clearly lower sampler's was filled in. Both
+    become missing tokens, and are counted.
     """
 
     def __init__(
@@ -68,7 +75,7 @@ class Tap:
         self.conditions: Counter[str] = Counter()
         self.objective = TriageLoss(TriageParams(), aggregation="constant", divisor=1.0)
         self.stats: list[dict[str, Tensor]] = []
-        self._sentinels = np.array(list(sentinels), np.float64)
+        self._sentinels = np.array([form for value in sentinels for form in stored_forms(value)], np.float64)
         self._zero_learner_is_missing = zero_learner_is_missing
         self._parts: list[Part] = []
         self._padding_rows = 0
