@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-import trustme
 import typer
 from click.testing import Result
 from service.access_help import guarded, make_tokens
 from service.live_server import STREAM, LiveServer, masses, serving
+from service.papers import Papers
 from service.webhook_receiver import receiving
 from typer.testing import CliRunner
 
@@ -106,22 +106,6 @@ def test_wrong_token_or_file_of_the_client_is_refused_when_built_and_not_repeate
     assert token_of(None, {}) is None and tls_of({}) is None
     with pytest.raises(ConfigError, match="absent"):
         tls_context(str(tmp_path / "absent.pem"))
-
-
-class Papers:
-    """An authority with a server's and a client's certificate, as files."""
-
-    def __init__(self, home: Path) -> None:
-        self.authority = trustme.CA()
-        self.ca = str(home / "ca.pem")
-        self.authority.cert_pem.write_to_path(self.ca)
-        self.server = self._issued(home / "server.pem", "127.0.0.1", "localhost")
-        self.client = self._issued(home / "client.pem", "trainer@example.org")
-        self.elsewhere = self._issued(home / "elsewhere.pem", "elsewhere.example")
-
-    def _issued(self, path: Path, *names: str) -> str:
-        self.authority.issue_cert(*names).private_key_and_cert_chain_pem.write_to_path(str(path))
-        return str(path)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@
 Tokens are asked for before a call's first message is read. The application asks for each piece, so what is refused is
 not read on, and what is held is promised from the same budget. gRPC gives a server no timeout for a read: the
 connection of a sender that was timed out is closed. What stays gRPC's own is one message of each open call, held before
-it is seen here: at most 2 GiB by the protocol, and unpacked if it is compressed; give Flight to senders with a token.
+it is seen here (pyarrow takes no largest message for a server): at most 2 GiB by the protocol, and unpacked if it is
+compressed; give Flight to senders with a token.
 """
 
 from __future__ import annotations
