@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from service.live_server import LiveServer, masses, serving
+from service.served_process import ServedProcess, served
 
 from triage_monitor.config import Settings
 
 SHORT = {"server": {"port": 0}, "ingest": {"stall_seconds": 0.4}}
 
 
-def opened(live: LiveServer, said: bytes, receive_bytes: int | None = None) -> socket.socket:
+def opened(live: LiveServer | ServedProcess, said: bytes, receive_bytes: int | None = None) -> socket.socket:
     parts = urlsplit(live.address)
     peer = socket.socket()
     if receive_bytes is not None:
@@ -49,3 +51,21 @@ def test_reader_that_does_not_read_is_let_go() -> None:
         assert live.server.stalled.closed == 1
         peer.close()
         assert live.put("run-0", 2, masses(2, 1)).status_code == 201
+
+
+def test_readers_cut_off_in_the_middle_of_many_answers_leave_nothing_in_the_log(tmp_path: Path) -> None:
+    asks = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 600
+    with served(tmp_path, {"TRIAGE_INGEST__STALL_SECONDS": "0.4"}) as server:
+        assert server.http.get("/healthz").status_code == 200
+        files = Path(f"/proc/{server.process.pid}/fd")
+        before = len(list(files.iterdir()))
+        readers = [opened(server, asks, receive_bytes=4096) for _ in range(8)]
+        assert all(reader.recv(4) == b"HTTP" for reader in readers)
+        until = time.monotonic() + 60
+        while len(list(files.iterdir())) > before and time.monotonic() < until:
+            assert server.http.get("/healthz").status_code == 200
+        assert len(list(files.iterdir())) <= before
+        assert server.end() == 0
+        assert server.written == ("", "")
+        for reader in readers:
+            reader.close()

@@ -2,10 +2,10 @@
 
 Prints its address once it answers. On SIGTERM or SIGINT it first lets go of event streams and long polls, then lets
 requests finish for `drain_seconds`, cuts the connections of those that did not, closes the store and ends with exit
-code 0. The data directory is locked; a
-second process on it ends with an error that names the first. Should the store's files turn out damaged while it runs,
-it drains in the same way, opens the store anew, which mends it, and goes on at the same address. With
-`server.flight_port` Arrow Flight is taken beside HTTP (flight.py), and its address printed on a second line.
+code 0. The data directory is locked; a second process on it ends with an error that names the first. Should the store's
+files turn out damaged while it runs, it drains in the same way, opens the store anew, which mends it, and goes on at
+the same address. With `server.flight_port` Arrow Flight is taken beside HTTP (flight.py), and its address printed on a
+second line.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class Server(uvicorn.Server):
                 **settings.tls.options(),
             )
         )
+        logging.getLogger("uvicorn.error").addFilter(_is_ours)
         self.application = application
         self._scheme = "https" if settings.tls.cert_file else "http"
         self._announce = announce
@@ -125,6 +126,13 @@ class Server(uvicorn.Server):
         yield
         for end in ends:
             loop.remove_signal_handler(end)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """False for an answer to a peer that has gone. uvloop raises for it when requests were waiting behind one another,
+    and each would be a traceback: any reader who leaves could fill the log."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not (isinstance(error, RuntimeError) and "the handler is closed" in str(error))
 
 
 def open_store(settings: Settings) -> Store:
