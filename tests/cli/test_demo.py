@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from triage_monitor.cli.demo import Plan, run_demo
+from triage_monitor.cli.demo import Plan, _said_where, run_demo, sidecar
 from triage_monitor.cli.demo_report import _rewards
 from triage_monitor.cli.main import build_app
-from triage_monitor.errors import ConfigError
+from triage_monitor.cli.operator import call
+from triage_monitor.errors import ConfigError, TriageError
 
 UPDATES = 30
 
@@ -104,3 +108,30 @@ def test_a_framework_without_a_demo_and_too_few_updates_are_wrong_options(tmp_pa
         told = CliRunner().invoke(build_app(), ["demo", "--directory", str(tmp_path), *options])
         assert isinstance(told.exception, ConfigError)
         assert words in str(told.exception)
+
+
+def test_a_sidecar_that_is_killed_during_the_demo_is_named_with_its_log(tmp_path: Path) -> None:
+    own = Path(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/children")
+    before = set(own.read_text().split())
+    with (
+        pytest.raises(TriageError, match=r"ended before the training did \(exit code -9\).*sidecar\.log"),
+        sidecar(tmp_path, 0, "") as address,
+    ):
+        (started,) = set(own.read_text().split()) - before
+        os.kill(int(started), signal.SIGKILL)
+        os.waitid(os.P_PID, int(started), os.WEXITED | os.WNOWAIT)
+        call("GET", address, "/v1/runs")
+
+
+def test_a_taken_port_ends_the_demo_with_a_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(TriageError, match=f"cannot listen on 127.0.0.1:{port}"), sidecar(tmp_path, port, ""):
+            pass
+
+
+def test_an_interrupted_demo_says_where_what_it_made_lies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt), _said_where(tmp_path):
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Event().wait(10)
+    assert str(tmp_path) in capsys.readouterr().err

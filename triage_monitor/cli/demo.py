@@ -104,19 +104,30 @@ def register(app: typer.Typer) -> None:
         """Train a small model by real RL under emulated NVFP4, watched live and guarded over HTTP."""
         home = directory or Path("runs") / time.strftime("demo-%Y%m%d-%H%M%S")
         _need_torch()
-        if framework is not None:
-            _framework_demo(framework, home, updates, seed, port, as_json)
-            return
-        if updates < FEWEST_UPDATES:
+        if framework is None and updates < FEWEST_UPDATES:
             raise ConfigError(f"--updates must be at least {FEWEST_UPDATES}, got {updates}")
-        plan = Plan(home, updates, seed, warmup_seed, learning_rate, warmup_updates)
-        report = run_demo(plan, port)
+        with _said_where(home):
+            if framework is not None:
+                _framework_demo(framework, home, updates, seed, port, as_json)
+                return
+            plan = Plan(home, updates, seed, warmup_seed, learning_rate, warmup_updates)
+            report = run_demo(plan, port)
         if as_json:
             print(json.dumps(report, indent=2))
         else:
             from triage_monitor.cli.demo_report import show
 
             show(report)
+
+
+@contextmanager
+def _said_where(home: Path) -> Iterator[None]:
+    """A demo that is interrupted says what became of it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"\nstopped before its end; everything so far is in {home}", file=sys.stderr)
+        raise
 
 
 def _framework_demo(framework: str, home: Path, updates: int, seed: int, port: int, as_json: bool) -> None:
@@ -178,7 +189,10 @@ def _screen(address: str, started: float) -> Any:
 
 @contextmanager
 def sidecar(home: Path, port: int, settings: str) -> Iterator[str]:
-    """`triage-monitor serve` as a process of its own; its address."""
+    """`triage-monitor serve` as a process of its own; its address. TriageError where it does not start, or is gone when
+    something of it was needed."""
+    from triage_monitor.errors import TriageError
+
     config = home / "triage-monitor.toml"
     config.write_text(settings, encoding="utf-8")
     command = [sys.executable, "-m", "triage_monitor", "serve", "--config", str(config), "--port", str(port)]
@@ -187,7 +201,14 @@ def sidecar(home: Path, port: int, settings: str) -> Iterator[str]:
             [*command, "--data-dir", str(home / "store")], stdout=subprocess.PIPE, stderr=log, text=True
         )
     try:
-        yield _address(process, home / "sidecar.log")
+        address = _address(process, home / "sidecar.log")
+        try:
+            yield address
+        except TriageError as error:
+            if process.poll() is None:
+                raise
+            said = f"the sidecar ended before the training did (exit code {process.returncode})"
+            raise TriageError(f"{said}; what it wrote is in {home / 'sidecar.log'}") from error
     finally:
         _end([process])
 
