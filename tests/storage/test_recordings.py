@@ -247,3 +247,15 @@ def test_list_forms_of_other_writers_are_read(tmp_path: Path) -> None:
     )
     (tmp_path / "x.arrows").write_bytes(stream(batch))
     assert found(tmp_path) == [(1, [0.5, 0.25], [0, 1, 2])]
+
+
+def test_scattered_rows_with_a_column_that_cannot_be_put_in_order_are_refused_by_its_name(tmp_path: Path) -> None:
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([4], pa.int32()), pa.array([1.0]))
+    columns = {"step": pa.array([1, 2, 1, 2]), "gap": pa.array([[0.5]] * 4, pa.list_(pa.float32()))}
+    written_table = pa.table({**columns, "advantage": pa.array([1.0] * 4), "reward": runs})
+    path = tmp_path / "run.arrow"
+    with pa.ipc.new_file(str(path), written_table.schema) as out:
+        out.write_table(written_table)
+    with pytest.raises(InputError, match="put in order") as refused:
+        list(iter_updates([path]))
+    assert (refused.value.reason, refused.value.column, refused.value.path) == ("wrong_type", "reward", str(path))

@@ -138,12 +138,24 @@ def _pieces(batch: Batch) -> Iterator[_Piece]:
     table, order = batch.table, np.arange(len(steps))
     if len(changes) and len(changes) + 1 > len(set(zip(attempts.tolist(), steps.tolist(), strict=True))):
         order = np.lexsort((steps, attempts))
-        table, steps, attempts = without_text_views(table).take(pa.array(order)), steps[order], attempts[order]
+        table, steps, attempts = _in_order(batch, order), steps[order], attempts[order]
         changes = np.flatnonzero((np.diff(steps) != 0) | (np.diff(attempts) != 0)) + 1
     bounds = [0, *changes.tolist(), len(steps)]
     for start, end in pairwise(bounds):
         rows = batch.first_row + order[start:end]
         yield _Piece(batch, table.slice(start, end - start), rows, int(attempts[start]), int(steps[start]))
+
+
+def _in_order(batch: Batch, order: Array) -> pa.Table:
+    table = without_text_views(batch.table)
+    columns = {}
+    for name in table.column_names:
+        try:
+            columns[name] = table[name].take(pa.array(order))
+        except pa.ArrowNotImplementedError as error:
+            detail = f"holds {table[name].type}, whose rows cannot be put in order"
+            raise InputError("wrong_type", detail, column=name, path=str(batch.path)) from error
+    return pa.table(columns).replace_schema_metadata(table.schema.metadata)
 
 
 def _keys(batch: Batch) -> tuple[Array, Array]:
