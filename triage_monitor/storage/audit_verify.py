@@ -18,6 +18,7 @@ from triage_monitor.storage.audit import Head, content_digest, first_head, link_
 from triage_monitor.storage.audit_witness import read_witness
 from triage_monitor.storage.records import ActionRow, AuditRow, ParamsRow, Record
 from triage_monitor.storage.rowcodec import decode_row
+from triage_monitor.storage.schema import DATABASE_ERRORS
 
 R = TypeVar("R", bound=Record)
 
@@ -42,7 +43,7 @@ def verify(directory: Path, witness: Path, expected: dict[str, Head] | None = No
         try:
             names = {str(row[0]) for row in db.execute("SELECT run FROM runs UNION SELECT run FROM audit")}
             trails = [_trail(db, run, seen.get(run, {}), expected or {}) for run in sorted({*names, *seen})]
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             raise ConfigError(f"{path} has no audit trail that can be read: {error}") from None
         finally:
             db.rollback()

@@ -18,7 +18,7 @@ from pathlib import Path
 from triage_monitor.storage.ledger import Ledger, Mended, is_sealed, ledger_from, read_mark, write_ledger
 from triage_monitor.storage.records import ALL_KINDS, BESIDE
 from triage_monitor.storage.salvage import finish, fresh_file, put_in_place, salvage
-from triage_monitor.storage.schema import SCHEMA_VERSION, prepare
+from triage_monitor.storage.schema import DATABASE_ERRORS, SCHEMA_VERSION, lossy_text, prepare
 
 WHOLE_CHECK_BYTES = 2 << 30
 SUSPECT_NAME = "suspect"
@@ -91,7 +91,7 @@ def _signs(path: Path, mark: Ledger | None, *, thorough: bool) -> Iterator[str]:
     try:
         with closing(_reading(path)) as db:
             yield from _signs_inside(db, path, mark, thorough=thorough)
-    except sqlite3.DatabaseError as error:
+    except DATABASE_ERRORS as error:
         yield str(error)
 
 
@@ -125,4 +125,6 @@ def _meta(db: sqlite3.Connection) -> dict[str, int]:
 
 def _reading(path: Path) -> sqlite3.Connection:
     """A connection that changes nothing, not even by closing: the log stays as it is."""
-    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    db.text_factory = lossy_text
+    return db

@@ -14,6 +14,7 @@ from triage_monitor.errors import ConfigError
 from triage_monitor.storage.records import BESIDE, KINDS, Record
 
 SCHEMA_VERSION = 3
+DATABASE_ERRORS = (sqlite3.Error, UnicodeDecodeError)  # the second where SQLite's message quotes a damaged name
 # version -> statements that lead from it to the next one
 MIGRATIONS: dict[int, tuple[str, ...]] = {
     1: (
@@ -43,6 +44,11 @@ def table_sql(kind: type[Record], *, unless_there: bool = False) -> str:
     columns.append("checksum BLOB NOT NULL")
     condition = "IF NOT EXISTS " if unless_there else ""
     return f"CREATE TABLE {condition}{kind.TABLE} ({', '.join(columns)}, PRIMARY KEY ({', '.join(kind.KEY)}))"
+
+
+def lossy_text(stored: bytes) -> str:
+    """Damaged text is read too, to fail its row's checksum and not the whole query."""
+    return stored.decode("utf-8", "replace")
 
 
 def schema_sql() -> tuple[str, ...]:

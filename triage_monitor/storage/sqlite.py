@@ -34,7 +34,7 @@ from triage_monitor.storage.records import HalfRow, Outcome, Record, Rule, RunRo
 from triage_monitor.storage.rowcodec import Cell, checksum, decode_row, encode_row
 from triage_monitor.storage.rules import admit
 from triage_monitor.storage.salvage import set_aside_count
-from triage_monitor.storage.schema import prepare
+from triage_monitor.storage.schema import DATABASE_ERRORS, lossy_text, prepare
 from triage_monitor.storage.scrub import Scrub
 from triage_monitor.storage.thinning import thin_rows
 
@@ -94,7 +94,7 @@ class SqliteStore:
                 self.fence = next_fence(self._writer_db, now, epoch_above, made=None if is_new else made)
             self._mark = Mark(directory)
             self._mark.write(self._ledger)
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             os.close(self._lock_file)
             raise _translated(error) from error
         except BaseException:
@@ -148,7 +148,7 @@ class SqliteStore:
             db.execute("COMMIT")
             self._ledger = ledger
             self._mark.write(ledger)
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             with suppress(sqlite3.Error):
                 db.execute("ROLLBACK")
             answers = [(call, self._failed(error)) for call in group]
@@ -308,10 +308,13 @@ class SqliteStore:
         try:
             db = self._readers.get_nowait()
         except queue.Empty:
-            db = open_database(self._path, read_only=True)
+            try:
+                db = open_database(self._path, read_only=True)
+            except DATABASE_ERRORS as error:
+                raise self._failed(error) from error
         try:
             yield db
-        except sqlite3.Error as error:
+        except DATABASE_ERRORS as error:
             db.close()
             raise self._failed(error) from error
         self._readers.put(db)
@@ -328,7 +331,7 @@ class SqliteStore:
             if len(self._corrupt) < MAX_CORRUPT_KNOWN:
                 self._corrupt.add(kind.TABLE.encode() + checksum(cells))
 
-    def _failed(self, error: sqlite3.Error) -> TriageError:
+    def _failed(self, error: Exception) -> TriageError:
         """What a caller is told; of a damaged file the next start is told as well, so that it looks at every page."""
         told = _translated(error)
         if isinstance(told, StoreCorrupt) and self.suspect is None:
@@ -375,7 +378,7 @@ def open_database(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     db = sqlite3.connect(
         f"{path.resolve().as_uri()}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False, timeout=30
     )
-    db.text_factory = _text
+    db.text_factory = lossy_text
     if not read_only:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")
@@ -383,13 +386,8 @@ def open_database(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     return db
 
 
-def _text(stored: bytes) -> str:
-    """Damaged text is read too, to fail its row's checksum and not the whole query."""
-    return stored.decode("utf-8", "replace")
-
-
-def _translated(error: sqlite3.Error) -> TriageError:
+def _translated(error: Exception) -> TriageError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in _CORRUPT:
+    if code in _CORRUPT or isinstance(error, UnicodeDecodeError):
         return StoreCorrupt(f"the store's file is damaged: {error}")
     return StoreFull(f"the store cannot be written or read now: {error}")

@@ -27,7 +27,7 @@ from triage_monitor.storage.audit import WITNESS_FILE
 from triage_monitor.storage.audit_witness import Witness
 from triage_monitor.storage.records import ALL_KINDS, Record, RunRow
 from triage_monitor.storage.rowcodec import Cell, decode_row
-from triage_monitor.storage.schema import SCHEMA_VERSION
+from triage_monitor.storage.schema import DATABASE_ERRORS, SCHEMA_VERSION
 from triage_monitor.storage.sqlite import SqliteStore, open_database
 
 FORMAT = "triage-run"
@@ -59,7 +59,7 @@ def export_run(directory: Path, run: str, file: Path) -> Transfer:
                 transfer = _write(raw, db, run)
                 raw.flush()
                 os.fsync(raw.fileno())
-    except sqlite3.Error as error:
+    except DATABASE_ERRORS as error:
         raise StoreCorrupt(f"the store in {directory} cannot be read: {error}; starting `serve` mends it") from error
     beside.replace(file)
     return transfer
