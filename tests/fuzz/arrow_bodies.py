@@ -29,7 +29,7 @@ TEXTS = ("1.0", "nan", "1e999", "-1", "", "{}", '{"a": 1}', "[" * 2000, "nvfp4",
 
 
 def arrow_body(rng: random.Random) -> bytes:
-    body = rng.choice((_sound, _sound, _odd, _odd, _ours, _bomb))(rng)
+    body = rng.choice((sound_body, sound_body, _odd, _odd, _ours, _bomb))(rng)
     return damaged(body, rng) if rng.random() < 0.4 else body
 
 
@@ -49,7 +49,7 @@ def _ours(rng: random.Random) -> bytes:
     return encode_arrays(gap=gap, advantages=np.float32([rng.gauss(0, 1) for _ in gap]), compression=compression)
 
 
-def _sound(rng: random.Random) -> bytes:
+def sound_body(rng: random.Random) -> bytes:
     """Readable columns in an unusual but documented form."""
     rows = rng.choice((0, 1, 2, 5))
     lengths = [rng.randrange(4) for _ in range(rows)]

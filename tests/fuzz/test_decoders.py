@@ -13,7 +13,7 @@ import resource
 from collections import Counter
 
 import pytest
-from fuzz.arrow_bodies import arrow_body, damaged
+from fuzz.arrow_bodies import arrow_body, damaged, sound_body
 from fuzz.half_bodies import half_body
 from fuzz.summary_bodies import summary_body
 
@@ -23,7 +23,7 @@ from triage_monitor.service.closing import judge_update
 from triage_monitor.service.halves import HalfArrival, read_half
 from triage_monitor.service.intake import Address, read_shard
 from triage_monitor.service.live import LiveRun, OpenUpdate
-from triage_monitor.service.open_update import Halves
+from triage_monitor.service.open_update import Halves, Piece
 from triage_monitor.storage.memory import MemoryStore
 from triage_monitor.storage.rowcodec import encode_row
 from triage_monitor.summary.rows import STREAM_MIME, SUMMARY_MIME
@@ -32,14 +32,15 @@ from triage_monitor.summary.spec import SummarySpec
 
 SPEC = SummarySpec()
 MAX_TOKENS = 200_000
-POOL, FRESH, JUDGED = 400, 0.03, 0.1  # shares: bodies newly made, taken ones that are judged
+POOL, FRESH = 400, 0.03  # a share: bodies newly made
+UPDATES_A_RUN = 120
 GROWTH = 512 << 20
 
 
 def _decode(inputs: int, seed: int) -> None:
     pools: dict[str, list[bytes]] = {STREAM_MIME: [], SUMMARY_MIME: []}
     outcomes: Counter[str] = Counter()
-    settings = Settings.from_dict({"judge": {"policy": {"mode": "adaptive"}}})
+    judge = _Judge()
     held = None
     for number in range(inputs):
         rng = random.Random(seed * 1_000_003 + number)
@@ -51,7 +52,7 @@ def _decode(inputs: int, seed: int) -> None:
             del pool[:-POOL]
         else:
             body = damaged(rng.choice(pool), rng)
-        outcomes[_outcome(body, media, settings, rng)] += 1
+        outcomes[_outcome(body, media, judge)] += 1
         if number == inputs // 4:
             held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(f"{inputs} bodies: {dict(outcomes.most_common())}")
@@ -61,19 +62,55 @@ def _decode(inputs: int, seed: int) -> None:
     assert len(outcomes) > 12
 
 
-def _outcome(body: bytes, media: str, settings: Settings, rng: random.Random) -> str:
+class _Judge:
+    """A run in which what is taken is judged, so that windows, baselines and scores are made of it; anew at times."""
+
+    def __init__(self) -> None:
+        self._settings = Settings.from_dict({"judge": {"policy": {"mode": "adaptive"}}})
+        self._updates = 0
+
+    def close(self, piece: Piece) -> None:
+        if self._updates % UPDATES_A_RUN == 0:
+            self._live = LiveRun("run", MemoryStore(), self._settings.judge_for("run"), SPEC)
+        self._updates += 1
+        update = OpenUpdate(0, self._updates, 1, 0.0)
+        update.pieces[0] = piece
+        closing = judge_update(self._live, update, 1.0)
+        for row in closing.records:
+            encode_row(row)
+        self._live.newest = closing.row
+
+
+def _outcome(body: bytes, media: str, judge: _Judge) -> str:
     try:
         reading = read_shard(Address("run", 1, 0, 1, 0), media, memoryview(body), spec=SPEC, max_tokens=MAX_TOKENS)
     except InputError as error:
         assert error.reason and error.detail.strip()
         return error.reason
-    if rng.random() < JUDGED:
-        live = LiveRun("run", MemoryStore(), settings.judge_for("run"), SPEC)
-        update = OpenUpdate(0, 1, 1, 0.0)
-        update.pieces[0] = reading.arrival.piece
-        for row in judge_update(live, update, 1.0).records:
-            encode_row(row)
+    judge.close(reading.arrival.piece)
     return "taken"
+
+
+def _judge_whole_runs(runs: int, seed: int) -> None:
+    """Sound bodies with the oddest numbers, and forged summaries, for as long as a baseline takes to be learned."""
+    judge, outcomes = _Judge(), Counter[str]()
+    for number in range(runs * UPDATES_A_RUN * 2):
+        rng = random.Random(seed * 1_000_003 + number)
+        media = rng.choice((STREAM_MIME,) * 3 + (SUMMARY_MIME,))
+        body = (sound_body if media == STREAM_MIME else summary_body)(rng)
+        outcomes[_outcome(body, media, judge)] += 1
+    print(f"{runs} runs: {dict(outcomes.most_common())}")
+    assert outcomes["taken"] > runs * UPDATES_A_RUN
+
+
+def test_whatever_was_taken_can_be_judged_for_a_whole_run() -> None:
+    _judge_whole_runs(2, seed=100)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(4 * 3600)
+def test_hundreds_of_runs_of_odd_numbers_can_be_judged() -> None:
+    _judge_whole_runs(300, seed=8)
 
 
 def _decode_halves(inputs: int, seed: int) -> None:

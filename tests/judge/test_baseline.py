@@ -100,3 +100,13 @@ def test_windows_out_of_order_are_refused(field: str) -> None:
     assert not all(a <= b for a, b in pairwise(orders[field]))
     with pytest.raises(ConfigError, match="min_windows <= windows"):
         BaselineSettings(min_windows=low, windows=mid, span_windows=high)
+
+
+def test_saturated_values_do_not_overflow_between_two_of_them() -> None:
+    most = 1.7976931348623157e308
+    level = taught([most] * 4).levels["x"]
+    assert (level.median, level.mad, level.early, level.late) == (most, 0.0, most, most)
+    level = taught([most, -most, most]).levels["x"]
+    assert (level.median, level.mad, level.late) == (most, 0.0, most)
+    level = taught([-most, most, -most, most, 0.0]).levels["x"]
+    json.dumps([level.median, level.mad, level.early, level.late], allow_nan=False)

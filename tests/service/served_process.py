@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import mkstemp
 
 import httpx
 from service.live_server import STREAM
@@ -19,18 +20,21 @@ class ServedProcess:
 
     def __init__(self, data_dir: Path, env: Mapping[str, str] | None = None, *more: str) -> None:
         command = [sys.executable, "-m", "triage_monitor", "serve", "--port", "0", "--data-dir", str(data_dir), *more]
+        # A file, as nobody reads meanwhile: a full pipe would hold the server up.
+        descriptor, self._log = mkstemp(suffix=".log")
         self.process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=descriptor,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1", "TRIAGE_JUDGE__POLICY__MODE": "adaptive", **(env or {})},
         )
+        os.close(descriptor)
         assert self.process.stdout is not None
         self.line = self.process.stdout.readline()
         if "http" not in self.line:
-            _, errors = self.process.communicate(timeout=20)
-            raise AssertionError(f"serve did not start: {errors}")
+            self._gone()
+            raise AssertionError(f"serve did not start: {self.written[1]}")
         self.address = self.line.split()[-1]
         self.http = httpx.Client(base_url=self.address, timeout=120, trust_env=False)
 
@@ -50,7 +54,9 @@ class ServedProcess:
         return self._gone()
 
     def _gone(self) -> int:
-        self.written = self.process.communicate(timeout=20)
+        printed, _ = self.process.communicate(timeout=20)
+        self.written = (printed, Path(self._log).read_text())
+        Path(self._log).unlink()
         return self.process.returncode
 
 

@@ -135,3 +135,13 @@ def test_what_was_written_comes_back_and_nothing_else_is_read() -> None:
     for other in (b"", encoded[:-9], b"noise", zlib.compress(b'{"format":2,"responses":[]}'), zlib.compress(b"[]")):
         with pytest.raises(InputError, match="not readable worst responses"):
             decode_worst(other)
+
+
+def test_gaps_whose_sum_overflows_are_the_worst_and_can_be_written() -> None:
+    gap = [np.array([1e308, 1e308, 1e308]), np.array([1e308, 1e308, -1e308, -1e308]), np.array([0.5])]
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = worst_of(rows_from_arrays(gap=gap, advantages=np.ones(3)), SPEC)
+    assert decode_worst(encode_worst(found)) == found
+    assert [item.row for item in found] == [0, 1, 2]
+    assert found[0].mean_gap == pytest.approx(1e308) and found[1].mean_gap == pytest.approx(0.0)
+    assert found[0].tail_gap == 1.7976931348623157e308

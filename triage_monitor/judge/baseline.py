@@ -14,7 +14,8 @@ the bf16 one). What it cannot know is whether the start itself was healthy.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -119,12 +120,17 @@ def _levels(rows: tuple[tuple[int, Row], ...], needed: int) -> dict[str, Level]:
     for name in sorted({name for _, row in rows for name in row}):
         known = [value for _, row in rows if (value := row.get(name)) is not None]
         if len(known) >= needed:
-            median = statistics.median(known)
-            mad = statistics.median(abs(value - median) for value in known)
+            median = _median(known)
+            mad = _median([min(abs(value - median), sys.float_info.max) for value in known])
             third = -(-len(known) // 3)
-            early, late = statistics.median(known[:third]), statistics.median(known[-third:])
+            early, late = _median(known[:third]), _median(known[-third:])
             levels[name] = Level(median, mad, len(known), early, late)
     return levels
+
+
+def _median(values: Sequence[float]) -> float:
+    """Halved before it is added: two saturated values would overflow."""
+    return statistics.median_low(values) / 2 + statistics.median_high(values) / 2
 
 
 def _is_excursion(settings: BaselineSettings, levels: Mapping[str, Level], values: Row) -> bool:

@@ -193,14 +193,15 @@ class Sidecar:
 
     async def close_overdue(self) -> int:
         """Closes every update that is complete or waited long enough; returns how many. Forgets retired runs."""
-        closed, failures = 0, []
+        closed = 0
+        failures: list[Exception] = []
         for live in list(self.runs.values()):
             if self.is_retired(live) and all(u.is_ahead for u in live.open.values()) and not live.lock.locked():
                 del self.runs[live.name]
                 continue
             try:
                 closed += await self._close_due(live)
-            except TriageError as error:
+            except (TriageError, ValueError, ArithmeticError) as error:  # one run's fault holds no other open
                 failures.append(error)
         if failures:
             raise failures[0]

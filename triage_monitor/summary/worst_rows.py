@@ -7,6 +7,7 @@ abs(gap). Thresholds are compared as the summary does: in the gap's own type, lo
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -134,6 +135,8 @@ def _responses(
         np.add.reduceat(np.where(valid, values, 0.0), border) / held
         for values in (np.asarray(advantage, np.float64), gap)
     ]
+    if not np.isfinite(told[1]).all():  # the sum of absurd gaps overflowed, their mean does not
+        told[1] = np.add.reduceat(np.where(valid, gap, 0.0) / np.repeat(held, size), border)
     totals = [
         np.add.reduceat(flags, begin, dtype=np.int64).tolist() for flags in (valid_S, tail_S, eligible_S, heavy_S)
     ]
@@ -147,7 +150,7 @@ def _responses(
             response_id=_name(rows.response_ids, row),
             engine=_name(rows.engines, row),
             advantage=_number(told[0][i]),
-            tail_gap=round(float(weight[row]), 6),
+            tail_gap=round(min(float(weight[row]), sys.float_info.max), 6),
             mean_gap=round(float(told[1][i]), 6),
             valid_tokens=totals[0][i],
             tail_tokens=totals[1][i],
