@@ -110,8 +110,9 @@ def _changed(values: Any, rng: random.Random) -> Any:
     """Some entries become what no kernel gives."""
     pool = REAL if values.dtype.kind == "f" else WHOLE
     wide = values.astype(np.int64) if values.dtype.kind in "iu" else values.copy()
-    for _ in range(rng.choice((1, 1, 3, len(wide)))):
-        wide[rng.randrange(len(wide))] = rng.choice(pool)
+    with np.errstate(over="ignore"):
+        for _ in range(rng.choice((1, 1, 3, len(wide)))):
+            wide[rng.randrange(len(wide))] = rng.choice(pool)
     return wide
 
 
