@@ -91,7 +91,7 @@ def _long_run(home: Path, updates: int, most: float) -> None:
 
 
 def test_run_of_hundreds_of_updates_is_listed_exported_and_compacted(tmp_path: Path) -> None:
-    _long_run(tmp_path, 400, most=4)
+    _long_run(tmp_path, 300, most=4)
 
 
 @pytest.mark.slow
