@@ -14,6 +14,7 @@ import os
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fuzz.arrow_bodies import arrow_body, damaged
 from fuzz.driver import Fuzz, forget_peak, peak_memory, probing, stored_keys
@@ -25,7 +26,7 @@ from service.live_server import masses
 from service.served_process import ServedProcess, served
 
 from triage_monitor.summary.rows import STREAM_MIME, SUMMARY_MIME
-from triage_monitor.summary.rows_halves import SIDES
+from triage_monitor.summary.rows_halves import LEARNER, SAMPLER, SIDES, half_of_arrays, half_to_bytes
 
 MAX_TOKENS = 200_000
 INFLIGHT = 32 << 20
@@ -80,6 +81,7 @@ def _fuzz(data_dir: Path, inputs: int, seed: int) -> None:
         fuzz = Fuzz(server)
         for step in range(3):
             assert fuzz.put("sound", "fuzz", step, masses(2, 1), STREAM_MIME) == 201
+        _warm_halves(fuzz)
         before = forget_peak(server)
         fuzz.found.slowest = 0.0
         pools: dict[str, list[bytes]] = {}
@@ -101,6 +103,20 @@ def _fuzz(data_dir: Path, inputs: int, seed: int) -> None:
         assert stored_keys(home, table) <= may_be
     joined = stored_keys(home, "updates", "json_extract(report, '$.join.matched')")
     assert max(found for (found,) in joined if found is not None) > 0
+
+
+def _warm_halves(fuzz: Fuzz) -> None:
+    """A machine's first start still compiles what log-probs need."""
+    for step, kind in enumerate((np.float32, np.float64)):
+        arrays = {"response_ids": ["a"], "offsets": np.array([0, 2])}
+        values = np.array([-0.5, -0.25], kind)
+        halves = {
+            SAMPLER: {"sampler_logprobs": values},
+            LEARNER: {"learner_logprobs": values, "advantages": np.ones(1)},
+        }
+        for side, own in halves.items():
+            body = half_to_bytes(half_of_arrays(side, {**arrays, **own}, {}))
+            assert fuzz.put_half("sound", side, "halves", step, body, STREAM_MIME) == 201
 
 
 def _judge(fuzz: Fuzz, server: ServedProcess, before: int, alive: float, machine: float) -> None:
