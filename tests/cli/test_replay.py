@@ -81,6 +81,19 @@ def test_a_refusal_is_told_with_the_servers_words(cli, server: LiveServer, tmp_p
     assert done.code == 1 and "422" in done.err and "Traceback" not in done.err
 
 
+def test_an_update_the_server_refuses_is_named_by_file_step_and_row(cli, server: LiveServer, tmp_path: Path) -> None:
+    """An id of megabytes beside two tokens: more than a body of so few positions may hold."""
+    file = tmp_path / "huge.jsonl"
+    row = {"step": 4, "gap": [0.1, -0.1], "advantage": 1.0}
+    lines = [row | {"step": 3, "response_id": "a"}, row | {"response_id": "x" * 10_000_000}]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = cli("replay", file, "--to", server.address, "--run", "huge")
+    assert done.code == 1
+    assert f"{file}, step 4, from row 1: PUT" in " ".join(done.err.split())
+    assert "too_large" in done.err
+    assert server.run("huge")["last_update"]["step"] == 3
+
+
 def test_no_server_ends_with_1_when_patience_is_over(cli, tmp_path: Path) -> None:
     record(tmp_path, [(1, 1)])
     done = cli("replay", tmp_path, "--to", "http://127.0.0.1:9", "--patience", "0.05")

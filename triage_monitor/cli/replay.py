@@ -67,7 +67,11 @@ def replay(
         for update in iter_ordered(index):
             if speed is not None:
                 time.sleep(max(0.0, started + sender.updates / speed - time.monotonic()))
-            sender.send(update.attempt, update.step, update.rows)
+            try:
+                sender.send(update.attempt, update.step, update.rows)
+            except Refused as error:
+                where = f"{update.path}, step {update.step}, from row {update.first_row}"
+                raise Refused(f"{where}: {error}", error.status) from None
             status.update(f"sent {sender.updates} of {len(index.shards)} updates")
     print(f"{sender.run}: {sender.updates} updates, {sender.shards} shards ({sender.repeated} known before)")
 

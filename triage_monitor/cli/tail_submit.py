@@ -60,7 +60,7 @@ class Submitter:
                 return
             self._refuse(str(error))
         except Refused as error:
-            self._refuse(str(error))
+            self._refuse(f"{step.units[0].paths[0]}, step {step.step}: {error}")
         launch.steps[str(step.step)] = step.stamp
         self._state.save()
 
