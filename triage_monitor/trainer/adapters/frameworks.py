@@ -134,7 +134,7 @@ FRAMEWORKS: dict[str, Framework] = {
         "nemo_rl",
         "`TriageLossFn(master_config.loss_fn)`",
         _BOTH,
-        _SOURCE.format("ClippedPGLossFn's own code, subclassed,"),
+        _SOURCE.format("its ClippedPGLossFn, subclassed and pickled, on log-probs that its prepare_loss_input made"),
         (
             Hook(
                 "nemo_rl.algorithms.loss.loss_functions",
