@@ -63,7 +63,8 @@ async def arrived(
                     await sidecar.write(live.run_row())
                 await placed(live, row)
             except BaseException:
-                live.partial = None  # this shard is stored and not in it
+                live.partial = None
+                await sidecar.reload(live)  # this shard is stored, and in no update that is open here
                 raise
             return await _settled(sidecar, live, row, duplicate=False)
 

@@ -36,6 +36,7 @@ WATCH_KINDS = ("freeze", "release", "clear", "rebaseline", "retire")
 KINDS = (*(kind.value for kind in ActionKind), *WATCH_KINDS)
 OVERRIDE = "override"
 MAX_REASON = 500
+REFUSALS = ("refused_params", "refused_version")
 SERVER_FIELDS = ("version", "issued_at_step", "reason", *ORIGIN)
 
 
@@ -125,8 +126,7 @@ class Desk:
                     column="version",
                 )  # fmt: skip
             now = self._sidecar.now()
-            applied = live.applied
-            live.fenced_by = fenced_by
+            applied, counts = live.applied, {name: live.counters[name] for name in REFUSALS}
             if refused is None:
                 live.applied = {"version": version, "step": step, "at": now}
             else:
@@ -136,7 +136,9 @@ class Desk:
                 await self._sidecar.write(AckRow(run, version, step, now, refused), live.state_row())
             except BaseException:
                 live.applied = applied
+                live.counters.update({name: counts[name] - live.counters[name] for name in REFUSALS})
                 raise
+            live.fenced_by = fenced_by
             live.snapshot = live.take_snapshot()
             news = {"version": version, "acknowledged_step": step, "refused": refused}
             self._sidecar.hub.publish(run, "params", news)
