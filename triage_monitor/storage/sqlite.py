@@ -89,6 +89,7 @@ class SqliteStore:
             made = prepare(self._writer_db, epoch=now)
             self._ledger = stored_ledger(self._writer_db, made) if mended is None else mended.ledger
             self._lost_now = None if mended is None else mended.lost
+            self._set_aside = set_aside_count(directory)
             with transaction(self._writer_db):
                 write_ledger(self._writer_db, self._ledger)
                 self.fence = next_fence(self._writer_db, now, epoch_above, made=None if is_new else made)
@@ -223,7 +224,9 @@ class SqliteStore:
 
     @property
     def damage(self) -> Damage:
-        return Damage(self._ledger.damages, self._ledger.lost, set_aside_count(self._path.parent), self._lost_now)
+        with suppress(OSError):  # no descriptor is left, say: then as it was last seen
+            self._set_aside = set_aside_count(self._path.parent)
+        return Damage(self._ledger.damages, self._ledger.lost, self._set_aside, self._lost_now)
 
     def runs(self) -> list[str]:
         with self._reading() as db:
