@@ -17,7 +17,9 @@ def test_store_without_a_descriptor_left_tells_of_its_damage_as_before(tmp_path:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     opened: list[int] = []
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 8, hard))
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (max(int(file.name) for file in Path("/proc/self/fd").iterdir()) + 8, hard)
+        )
         with pytest.raises(OSError):
             while True:
                 opened.append(os.open(os.devnull, os.O_RDONLY))

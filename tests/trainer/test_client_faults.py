@@ -14,7 +14,7 @@ from trainer.fault_server import FaultServer
 from triage_monitor import Monitor
 from triage_monitor.summary.rows import decode_stream
 
-FAULTS = ["hang", "deaf", "slow", "503", "500", "garbage", "close", "page", "flood", "dead"]
+FAULTS = ["hang", "deaf", "slow", "503", "500", "garbage", "close", "page", "proxy", "flood", "dead"]
 
 
 def a_server(behaviour: str) -> FaultServer:

@@ -163,6 +163,85 @@ while True:
         assert "Exception in thread" not in err and "Exception ignored" not in err
 
 
+def test_interrupts_in_submit_leave_nothing_locked_and_nothing_uncounted() -> None:
+    """A trainer may catch Ctrl-C and go on. Here it comes at random moments, hundreds of times."""
+    script = (
+        UPDATE
+        + """
+import random, signal, threading
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+monitor = Monitor(url, run="r", queue_updates=3, connect_timeout=0.2)
+start = time.perf_counter()
+for step in range(100):
+    monitor.submit(step=step, **update)
+usual = (time.perf_counter() - start) / 100
+moments, hits = random.Random(1), 0
+while hits < 500:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-6 + 4 * usual * moments.random())
+        for step in range(100, 10_000):
+            monitor.submit(step=step, **update)
+    except KeyboardInterrupt:
+        hits += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+told = []
+reader = threading.Thread(target=lambda: told.append(monitor.stats), daemon=True)
+reader.start()
+reader.join(20)
+assert told, "the queue stayed locked"
+stats = told[0]
+gone = sum(count for reason, count in stats["dropped"].items() if reason != "acknowledgement")
+print(stats["submitted"] - stats["acknowledged"] - gone - stats["queue_depth"])
+print(stats["queue_bytes"] <= 4 * sum(array.nbytes for array in update.values()) + 4096)
+"""
+    )
+    with FaultServer() as server:
+        server.stop()
+        assert run_script(script, server.url) == "0\nTrue\n"
+
+
+def test_interrupt_of_the_first_submit_makes_no_second_sender() -> None:
+    script = (
+        UPDATE
+        + """
+import random, signal, threading
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+sampled = dict(sampler_logprobs=-np.ones(6), response_ids=["a", "b"], offsets=[0, 3, 6])
+def first_submit(monitor, seconds):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        monitor.submit(step=0, **sampled)
+    except KeyboardInterrupt:
+        pass
+    signal.setitimer(signal.ITIMER_REAL, 0)
+def uncounted(monitor):
+    stats = monitor.stats
+    gone = sum(count for reason, count in stats["dropped"].items() if reason != "acknowledgement")
+    return stats["submitted"] - stats["acknowledged"] - gone - stats["queue_depth"]
+moments, usual, monitors = random.Random(1), 0.0, []
+for number in range(60):
+    monitor = Monitor(url, run=f"r{number}", side="sampler", launch_id="l", timeout=60, call_timeout=60)
+    start = time.perf_counter()
+    if number < 5:
+        monitor.submit(step=0, **sampled)
+        usual = max(usual, time.perf_counter() - start)
+    else:
+        first_submit(monitor, 1e-6 + usual * moments.random())
+        monitors.append(monitor)
+    for step in (1, 2):
+        monitor.submit(step=step, **sampled)
+end = time.monotonic() + 2
+while not any(map(uncounted, monitors)) and time.monotonic() < end:
+    time.sleep(0.01)
+print([uncounted(monitor) for monitor in monitors if uncounted(monitor)])
+for monitor in monitors:
+    monitor.close(0)
+"""
+    )
+    with FaultServer("hang") as server:
+        assert run_script(script, server.url) == "[]\n"
+
+
 def test_exception_inside_the_with_block_passes_through_and_what_was_sent_is_flushed() -> None:
     script = (
         UPDATE

@@ -54,6 +54,15 @@ def read_answer(status: int, headers: Mapping[str, str], body: bytes) -> Answer:
     return Answer(Verdict.NEVER, reason, detail, status)
 
 
+def confirmed(answer: Answer, step: int, shard: int) -> Answer:
+    """`answer` if it is the monitor's word that it has this shard. Any 2xx of a proxy between would pass for one
+    otherwise, and the update would count as delivered."""
+    body = answer.body
+    if answer.verdict is not Verdict.OK or (body.get("step"), body.get("shard")) == (step, shard):
+        return answer
+    return Answer(Verdict.AGAIN, "garbage", f"HTTP {answer.status} that does not name this shard", answer.status)
+
+
 def _json_object(body: bytes) -> dict[str, Any] | None:
     try:
         document = json.loads(body)

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from triage_monitor.errors import InputError
-from triage_monitor.trainer.answers import Answer, Verdict
+from triage_monitor.errors import ConfigError, InputError
+from triage_monitor.trainer.answers import Answer, Verdict, confirmed
 from triage_monitor.trainer.lease import Acknowledgement, ParameterDesk
 from triage_monitor.trainer.outbox import Outbox, Parcel
-from triage_monitor.trainer.route import Route, safe_text
+from triage_monitor.trainer.route import Route, checked_attempt, safe_text
 from triage_monitor.trainer.transport import Link
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class Courier:
         self._news = threading.Event()  # an answer spoke of a version that the poll has not brought yet
         self._sender: threading.Thread | None = None
         self._poller: threading.Thread | None = None
+        self._at_work: set[str] = set()  # names of threads
         self._is_complete = True
         self._said_reachable: bool | None = None
         self._said_at = -_SAY_GAP
@@ -130,8 +131,12 @@ class Courier:
 
     def _keep(self, loop: Callable[[Link], None], link: Link) -> None:
         """Runs one loop to its end; the one place where an error of our own is survived."""
+        name = threading.current_thread().name
+        with self._starting:
+            is_second = name in self._at_work  # a Ctrl-C fell between the start of the first and its being noted
+            self._at_work.add(name)
         backoff = Backoff()
-        while not self._stop.is_set():
+        while not is_second and not self._stop.is_set():
             try:
                 loop(link)
                 break
@@ -167,7 +172,8 @@ class Courier:
         else:
             if item.body is None and not self._pack(item):
                 return None
-            answer = self._ask_attempt(link, item.step) or self._put(link, item)
+            unknown = self._ask_attempt(link, item.step)
+            answer = unknown or confirmed(self._put(link, item), item.step, self._route.shard)
         self._settle(item, answer)
         return answer
 
@@ -190,10 +196,10 @@ class Courier:
         answer = link.post(f"{self._route.base}/attempts", {"from_step": step, "launch_id": self._route.launch_id})
         if answer.verdict is not Verdict.OK:
             return answer
-        attempt = answer.body.get("attempt")
-        if not isinstance(attempt, int) or isinstance(attempt, bool):
+        try:
+            self.attempt = checked_attempt(answer.body.get("attempt"))
+        except ConfigError:
             return Answer(Verdict.AGAIN, "garbage", "the answer names no attempt", answer.status)
-        self.attempt = attempt
         return None
 
     def _put(self, link: Link, parcel: Parcel) -> Answer:

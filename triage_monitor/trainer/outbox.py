@@ -7,6 +7,9 @@ bounded by `max_bytes` plus that one.
 
     accepted = acknowledged + dropped after acceptance + waiting + being sent
 
+A Ctrl-C may end a `put` between any two of its steps, and leaves neither a locked lock nor an uncounted update: the
+lock is taken directly, which nothing interrupts, and not by way of the condition, whose own Python code may be.
+
 An update that the server answers with 5xx several times lets the others pass, and is given up ("server_error") once
 others were acknowledged between its failures; while the server fails for everybody, nothing is given up.
 """
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from threading import Condition
+from threading import Condition, RLock
 from time import monotonic
 from typing import Any
 
@@ -68,44 +71,39 @@ class Outbox:
     def start_afresh(self) -> None:
         """Empty, with new locks and counters: also what a forked child needs, whatever the parent's threads held."""
         self.counts = Counts()
-        self._changed = Condition()
+        self._lock = RLock()
+        self._changed = Condition(self._lock)
         self._waiting: deque[Parcel] = deque()
         self._bytes = 0
         self._sending: Parcel | None = None
         self._reports: deque[Acknowledgement] = deque()
         self._report_failed = False
-        self._number = 0
         self._closed = self._abandoned = False
 
     # the trainer's side
 
     def put(self, step: int, held: dict[str, Held]) -> bool:
         nbytes = sum(item.nbytes for item in held.values())
-        with self._changed:
-            self.counts.submitted += 1
-            if self._closed:
-                return self._refuse("closed")
-            if nbytes > self._max_bytes:
-                return self._refuse("too_large")
-            while len(self._waiting) >= self._max_updates or self._bytes + nbytes > self._max_bytes:
-                self._bytes -= self._waiting.popleft().nbytes
-                self._count_drop("queue_full")
-            self._number += 1
-            self.counts.accepted += 1
-            self._bytes += nbytes
-            self._waiting.append(Parcel(self._number, step, held, nbytes))
-            self._changed.notify_all()
-            return True
+        with self._lock:
+            try:
+                return self._put(step, held, nbytes)
+            except BaseException:
+                self._recount()
+                raise
 
     def refuse(self, reason: str, detail: str) -> bool:
         """Counts an update that never became a parcel."""
-        with self._changed:
-            self.counts.submitted += 1
-            self.counts.last_error = detail
-            return self._refuse(reason)
+        with self._lock:
+            try:
+                self.counts.submitted += 1
+                self.counts.last_error = detail
+                return self._refuse(reason)
+            except BaseException:
+                self._recount()
+                raise
 
     def report(self, acknowledgement: Acknowledgement) -> None:
-        with self._changed:
+        with self._lock:
             if len(self._reports) >= _MAX_ACKNOWLEDGEMENTS:
                 self._reports.popleft()
                 self._count_drop("acknowledgement")
@@ -113,18 +111,18 @@ class Outbox:
             self._changed.notify_all()
 
     def close(self) -> None:
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
 
     def wait_empty(self, deadline: float) -> bool:
         """True when everything was settled before `deadline` (monotonic)."""
-        with self._changed:
+        with self._lock:
             return self._changed.wait_for(self._is_empty, max(0.0, deadline - monotonic()))
 
     def abandon(self) -> None:
         """Counts what is left as dropped; nothing more will be sent."""
-        with self._changed:
+        with self._lock:
             self._closed = self._abandoned = True
             for _ in range(len(self._waiting) + (self._sending is not None)):
                 self._count_drop("closed")
@@ -140,7 +138,7 @@ class Outbox:
 
         Reports go first, but one that failed lets an update pass before it is tried again.
         """
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._reports or self._waiting or self._closed, timeout)
             if self._reports and not (self._report_failed and self._waiting):
                 return self._reports[0]
@@ -155,12 +153,12 @@ class Outbox:
 
     def pause(self, seconds: float) -> None:
         """Waits before the next try; `close` and `abandon` end it early."""
-        with self._changed:
+        with self._lock:
             closed = self._closed
             self._changed.wait_for(lambda: self._abandoned or self._closed != closed, seconds)
 
     def delivered(self, item: Parcel | Acknowledgement, *, duplicate: bool = False) -> None:
-        with self._changed:
+        with self._lock:
             if isinstance(item, Acknowledgement):
                 self._settle_report(item)
             elif self._sending is item:
@@ -171,7 +169,7 @@ class Outbox:
 
     def refused(self, item: Parcel | Acknowledgement, reason: str, detail: str) -> None:
         """The server will never take it, or it cannot be encoded."""
-        with self._changed:
+        with self._lock:
             self.counts.last_error = detail
             if isinstance(item, Acknowledgement):
                 self._settle_report(item)
@@ -183,7 +181,7 @@ class Outbox:
 
     def again(self, item: Parcel | Acknowledgement, detail: str, *, server_error: bool = False) -> None:
         """It could not be delivered now: back to its place, unless its time is over."""
-        with self._changed:
+        with self._lock:
             self.counts.last_error = detail
             self.counts.retries += 1
             if isinstance(item, Acknowledgement):
@@ -197,22 +195,22 @@ class Outbox:
             self._changed.notify_all()
 
     def count_sent(self) -> None:
-        with self._changed:
+        with self._lock:
             self.counts.sent += 1
 
     # both
 
     def note_error(self, detail: str) -> None:
-        with self._changed:
+        with self._lock:
             self.counts.last_error = detail
 
     def drops_as_text(self) -> str:
         """`conflict=1,queue_full=12`: how a sender tells the monitor what it will never see."""
-        with self._changed:
+        with self._lock:
             return ",".join(f"{reason}={count}" for reason, count in sorted(self.counts.dropped.items()))
 
     def snapshot(self) -> dict[str, Any]:
-        with self._changed:
+        with self._lock:
             counts = self.counts
             sending = 0 if self._sending is None else self._sending.nbytes
             return {
@@ -235,8 +233,33 @@ class Outbox:
     @property
     def is_all_acknowledged(self) -> bool:
         """Nothing accepted was lost; an update that the server had already counts as acknowledged."""
-        with self._changed:
+        with self._lock:
             return self.counts.acknowledged == self.counts.accepted
+
+    def _put(self, step: int, held: dict[str, Held], nbytes: int) -> bool:
+        self.counts.submitted += 1
+        if self._closed:
+            return self._refuse("closed")
+        if nbytes > self._max_bytes:
+            return self._refuse("too_large")
+        while len(self._waiting) >= self._max_updates or self._bytes + nbytes > self._max_bytes:
+            self._bytes -= self._waiting.popleft().nbytes
+            self._count_drop("queue_full")
+        self._waiting.append(Parcel(self.counts.accepted + 1, step, held, nbytes))
+        self.counts.accepted += 1
+        self._bytes += nbytes
+        self._changed.notify_all()
+        return True
+
+    def _recount(self) -> None:
+        """After an interrupt: what waits is the truth, and what is not accounted for was dropped then."""
+        self._bytes = sum(parcel.nbytes for parcel in self._waiting)
+        newest = self._waiting[-1].number if self._waiting else 0
+        self.counts.accepted = max(self.counts.accepted, newest)
+        dropped = self.counts.dropped.total() - self.counts.dropped["acknowledgement"]
+        here = len(self._waiting) + (self._sending is not None)
+        for _ in range(self.counts.submitted - self.counts.acknowledged - dropped - here):
+            self._count_drop("interrupted")
 
     def _is_empty(self) -> bool:
         return not self._waiting and self._sending is None and not self._reports
