@@ -141,6 +141,7 @@ def test_private_address_is_not_connected_to_unless_allowed(tmp_path: Path, host
         ("100.64.0.1", False), ("0.0.0.0", False), ("224.0.0.1", False), ("255.255.255.255", False), ("::1", False),
         ("::", False), ("fe80::1", False), ("fe80::1%eth0", False), ("fc00::1", False), ("fd12::1", False),
         ("ff02::1", False), ("::ffff:10.0.0.1", False), ("::ffff:8.8.8.8", True), ("2002:7f00:1::1", False),
+        ("::7f00:1", False), ("::ffff:0:7f00:1", False), ("fec0::1", False), ("3fff::1", False),
         ("64:ff9b::7f00:1", False), ("2001:0:53aa:64c::1", False), ("192.0.2.1", False), ("198.18.0.1", False),
     ],
 )  # fmt: skip

@@ -1,8 +1,9 @@
 """Where a webhook may go: its host is resolved first, and the connection goes to an address that was looked at.
 
 Looking and connecting use the same answer, so a name that resolves to something else a moment later gains nothing.
-Tunnels that carry an IPv4 address inside an IPv6 one (mapped, 6to4, Teredo, NAT64) are judged by what is inside or
-refused.
+An IPv4 address mapped into IPv6 is judged by what is inside. Of other IPv6 addresses only global unicast (2000::/3) is
+public, which leaves out site-local ones and every older way to carry IPv4 (compatible, translated, NAT64), and of that
+neither 6to4 nor Teredo. Left out: a NAT64 under a network's own prefix, which nothing in an address tells.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import asyncio
 import socket
 from ipaddress import IPv6Address, IPv6Network, ip_address
 
-_TRANSLATED = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
+_UNICAST = IPv6Network("2000::/3")
+_DOCUMENTATION = IPv6Network("3fff::/20")  # RFC 9637; unknown to older Pythons
 
 
 class ForbiddenAddress(Exception):
@@ -21,11 +23,10 @@ class ForbiddenAddress(Exception):
 def is_public(address: str) -> bool:
     """False for private, loopback, link-local, shared, reserved, unspecified and multicast addresses."""
     ip = ip_address(address.partition("%")[0])
-    if isinstance(ip, IPv6Address):
-        if ip.sixtofour is not None or ip.teredo is not None or any(ip in network for network in _TRANSLATED):
-            return False
-        if ip.ipv4_mapped is not None:
-            ip = ip.ipv4_mapped
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    if isinstance(ip, IPv6Address) and (ip not in _UNICAST or ip in _DOCUMENTATION or ip.sixtofour or ip.teredo):
+        return False
     return ip.is_global and not ip.is_multicast
 
 
