@@ -18,6 +18,12 @@ median and largest of an update, sampler/learner:
 | `fp8/fp8` | 0.0047, 0.0047; largest 0.0074 | 0.0002; largest 0.0010 |
 | `mxfp8/bf16` | 0.0094, 0.0098; largest 0.0127 | 0.0002, 0.0003; largest 0.0020 |
 | `mxfp4/bf16` | 0.058, 0.059; largest 0.075 | 0.017, 0.020; largest 0.034 |
+| `nvfp4/bf16` | 0.028, 0.030; largest 0.040 | 0.003, 0.005; largest 0.018, but 0.13 once |
+| `nvfp4/nvfp4-qat` | 0.015, 0.016; largest 0.032 | 0.0015, 0.0021; largest 0.017 |
+| `mxfp4/mxfp4-qat` | 0.033, 0.033; largest 0.047 | 0.010, 0.011; largest 0.027 |
+| `mxfp8/mxfp8`, `mxfp4/mxfp4` | 0; largest 0.0003 | 0; largest 0.00001 |
+
+The last two round both paths alike: a format by itself makes no gap, two ways of computing in it do.
 
 The testbed's model is small and its warm-up used NVFP4 weights, so its FP8 gaps lie far below what large models were
 reported with: where both are known the larger counts. These are upper ends of what was healthy, on other models than
