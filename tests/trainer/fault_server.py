@@ -3,8 +3,8 @@
 Behaving ("ok") it keeps what a trainer relies on: idempotent shards, attempts by launch id, a parameter set with a long
 poll, acknowledgements. Otherwise: "hang" (takes the request, never answers), "deaf" (accepts, never reads), "slow" (one
 byte of the answer a second), "close" (closes instead of answering), "forget" (stores, then closes), "garbage" (bytes
-that are no HTTP), "page" (200 with HTML), "proxy" (200 with somebody else's JSON), "flood" (an endless answer), or a
-status number. `stop` and `start` keep the port.
+that are no HTTP), "page" (200 with HTML), "proxy" (200 with somebody else's JSON), "empty" (200 with `{}`), "flood" (an
+endless answer), or a status number. `stop` and `start` keep the port.
 """
 
 from __future__ import annotations
@@ -148,6 +148,8 @@ class FaultServer:
             return self._send(connection, 200, b"<html>captive</html>")
         if behaviour == "proxy":
             return self._send(connection, 200, b'{"status": "ok", "attempt": -1}')
+        if behaviour == "empty":
+            return self._send(connection, 200, b"{}")
         if behaviour == "flood":
             connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000000\r\n\r\n")
             while self.behaviour == "flood" and self._listener is not None:

@@ -95,6 +95,25 @@ def test_monitor_that_dies_leaves_the_safe_default_after_the_lease_and_returns_w
         assert monitor.stats["lease_expiries"] == 1 and not monitor.stats["lease_expired"]
 
 
+@pytest.mark.parametrize("proxy", ["proxy", "empty"])
+def test_answers_of_somebody_else_keep_no_lease_alive(proxy: str) -> None:
+    with FaultServer() as server:
+        server.publish(parameter_set(1, lease_updates=5))
+        with Monitor(server.url, run="r", **FAST) as monitor:
+            assert eventually(lambda: monitor.params.version == 1)
+            assert monitor.apply(10).version == 1
+            asked = server.calls["GET params"]
+            server.behave(proxy)
+            assert server.wait(lambda: server.calls["GET params"] > asked + 2)
+            for step in (14, 20):
+                monitor.apply(step)
+                before = server.calls["GET params"]
+                assert server.wait(lambda seen=before: server.calls["GET params"] > seen + 2)
+            assert monitor.apply(30).version == 0 and monitor.stats["lease_expired"]
+            server.behave("ok")
+            assert eventually(lambda: monitor.apply(31).version == 1)
+
+
 def test_updates_alone_keep_the_lease_alive() -> None:
     """A rank that only sends hears the monitor in every answer, without asking for parameters."""
     with FaultServer() as server, Monitor(server.url, run="r", **FAST) as monitor:

@@ -264,8 +264,8 @@ class Courier:
                     backoff.reset()
                 continue
             is_fenced = bool(answer.body) and self._desk.is_fenced(answer.body, is_set=True)
-            self._take_in(answer)
-            if is_fenced:
+            is_word = self._take_in(answer)
+            if is_fenced or not is_word:
                 seen = None
                 self._wait_for_news(backoff.next_delay(0.0))
                 continue
@@ -287,18 +287,20 @@ class Courier:
         if answer.verdict is Verdict.AGAIN:
             self._unheard(answer.detail)
 
-    def _take_in(self, answer: Answer) -> None:
-        if not answer.body:
-            return
+    def _take_in(self, answer: Answer) -> bool:
+        """False for somebody else's JSON: no word of the monitor, so it keeps no lease alive."""
+        if answer.status in (204, 304) and not answer.body:
+            return True
         try:
             refusal = self._desk.offer(answer.body)
         except InputError as error:
             self._outbox.note_error(f"parameter set: {error}")
-            return
+            return False
         if refusal is not None:
             log.warning("parameter set %d refused: %s", refusal.version, refusal.refused)
             self._outbox.report(refusal)
             self.ensure_sending()
+        return True
 
     def _heard(self) -> None:
         self._desk.heard(monotonic())
