@@ -125,6 +125,49 @@ def test_a_dump_that_cannot_be_read_is_told_and_passed_over(cli: Any, server: Li
     assert cli(*command).code == 0  # it is not told again
 
 
+def test_a_file_without_sense_is_told_and_the_others_are_sent(cli: Any, server: LiveServer, tmp_path: Path) -> None:
+    write_slime(tmp_path, synthetic(seed=26, steps=(1, 2, 3)))
+    first, second, _ = sorted((tmp_path / "train_data").glob("*.pt"))
+    torch.save({"rollout_id": 7, "samples": [], "loss_masks": torch.nn.Linear(1, 1)}, second)
+    damaged = bytearray(first.read_bytes())
+    at = damaged.index(b"rollout_id")
+    damaged[at : at + 10] = b"\xff" * 10  # neither a text nor what the zip's checksum says
+    first.write_bytes(damaged)
+    command = ("tail", tmp_path, "--to", server.address, "--run", "senseless", "--once")
+    done = cli(*command)
+    assert done.code == 2 and done.out == "1 updates, 1 shards (0 known before), 2 refused\n"
+    assert first.name in done.err and second.name in done.err and "torch.nn" in done.err
+    again = cli(*command)
+    assert again.code == 0 and again.err == ""
+
+
+def test_a_file_without_sense_is_waited_for_while_it_changes(tmp_path: Path) -> None:
+    write_slime(tmp_path, synthetic(seed=27, steps=(1, 2)))
+    last = sorted((tmp_path / "train_data").glob("*.pt"))[-1]
+    whole = last.read_bytes()
+    follower = Follower(tmp_path, settle=10)
+    assert [step.step for step in follower.whole(0.0)] == [1, 2]
+    last.write_bytes(whole.replace(b"rollout_id", b"\xff" * 10))
+    assert [step.step for step in follower.whole(1.0)] == [1] and not follower.unreadable
+    follower.whole(10.9)
+    assert not follower.unreadable
+    follower.whole(11.1)
+    assert [file.path for file in follower.unreadable] == [last]
+    last.write_bytes(whole)
+    assert [step.step for step in follower.whole(12.0)] == [1, 2] and not follower.unreadable
+
+
+@pytest.mark.parametrize(
+    "entry", ["[]", '{"/x": 1}', '{"DIR": {"resumes": "many"}}', '{"DIR": {"steps": [1]}}', "null"]
+)
+def test_a_state_file_without_sense_counts_as_lost(cli: Any, server: LiveServer, tmp_path: Path, entry: str) -> None:
+    write_nemo(tmp_path, synthetic(seed=28, steps=(1,)))
+    sent = '{"version": 1, "sent": {"%s lost": %s}}' % (server.address, entry.replace("DIR", str(tmp_path)))
+    (tmp_path / ".triage-tail.json").write_text(sent)
+    done = cli("tail", tmp_path, "--to", server.address, "--run", "lost", "--once")
+    assert done.code == 0 and done.out.startswith("1 updates, 1 shards"), done.err
+
+
 def test_no_server_and_no_directory_end_with_a_sentence(cli: Any, tmp_path: Path) -> None:
     write_nemo(tmp_path, synthetic(seed=25, steps=(1,)))
     done = cli("tail", tmp_path, "--to", "http://127.0.0.1:9", "--once", "--patience", "0.05")

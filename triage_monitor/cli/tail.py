@@ -69,7 +69,9 @@ def tail(
         submitter = Submitter(link, kept, run, longest)
         follower = Follower(directory, settle)
         while True:
-            submitter.take(follower.whole(time.monotonic(), is_last_look=once))
+            steps = follower.whole(time.monotonic(), is_last_look=once)
+            submitter.pass_over(follower.unreadable)
+            submitter.take(steps)
             if once:
                 break
             time.sleep(poll)

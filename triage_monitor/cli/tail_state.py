@@ -19,7 +19,7 @@ VERSION = 1
 @dataclass(slots=True)
 class Launch:
     """`resumes` counts the times its trainer wrote a step anew, `resumed_at` is when it last did (time of the file);
-    `steps`: step -> stamp."""
+    `steps`: step, or name of an unreadable file -> stamp."""
 
     resumes: int = 0
     resumed_at: int = 0
@@ -34,11 +34,8 @@ class TailState:
         self._destination = destination
         self._all = _read(path)
         self._is_told = False
-        known = self._all.setdefault(destination, {})
-        self.launches = {
-            name: Launch(int(entry.get("resumes", 0)), int(entry.get("resumed_at", 0)), dict(entry.get("steps", {})))
-            for name, entry in known.items()
-        }
+        known = self._all.get(destination)
+        self.launches = {name: _launch(entry) for name, entry in known.items()} if isinstance(known, dict) else {}
 
     def launch(self, directory: Path) -> Launch:
         return self.launches.setdefault(str(directory.resolve()), Launch())
@@ -59,10 +56,18 @@ class TailState:
             self._is_told = True
 
 
+def _launch(entry: Any) -> Launch:
+    """What makes no sense counts as lost."""
+    try:
+        return Launch(int(entry.get("resumes", 0)), int(entry.get("resumed_at", 0)), dict(entry.get("steps", {})))
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        return Launch()
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     known = isinstance(found, dict) and found.get("version") == VERSION and isinstance(found.get("sent"), dict)
     return dict(found["sent"]) if known else {}

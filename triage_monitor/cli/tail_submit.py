@@ -17,7 +17,7 @@ from typing import Any
 from triage_monitor.cli.replay import Refused, insist
 from triage_monitor.cli.tail_state import Launch, TailState
 from triage_monitor.errors import InputError
-from triage_monitor.storage.dumps_follow import DumpedStep
+from triage_monitor.storage.dumps_follow import DumpedStep, Unreadable
 from triage_monitor.storage.recordings import read_units
 from triage_monitor.storage.recordings_group import RecordedUpdate, grouped
 from triage_monitor.summary.rows import STREAM_MIME, encode_stream
@@ -43,6 +43,15 @@ class Submitter:
             is_known = launch.steps.get(str(step.step)) == step.stamp
             if not is_known and step.written >= launch.resumed_at:  # older files are of the attempt before
                 self._send(step, launch)
+
+    def pass_over(self, files: Iterable[Unreadable]) -> None:
+        """Tells of each once, after a restart too."""
+        for file in files:
+            launch = self._state.launch(file.path.parent)
+            if launch.steps.get(file.path.name) != file.stamp:
+                self._refuse(file.sentence)
+                launch.steps[file.path.name] = file.stamp
+                self._state.save()
 
     def said(self) -> str:
         tail = f", {self.refused} refused" if self.refused else ""

@@ -12,6 +12,7 @@ the clock of a file server does not matter. Nothing of a file but its step is ke
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -56,12 +57,24 @@ class DumpedStep:
             return False
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A torch file of which not even the step can be told."""
+
+    path: Path
+    stamp: str
+    sentence: str
+
+
 @dataclass(slots=True)
 class Follower:
-    """Looks at `directory` whenever `whole` is called."""
+    """Looks at `directory` whenever `whole` is called. `unreadable`: what the last look found to be no dump and no file
+    on its way to one; each once, until it changes."""
 
     directory: Path
     settle: float
+    unreadable: list[Unreadable] = field(default_factory=list)
+    _odd: dict[Path, tuple[Stamp, float]] = field(default_factory=dict)
     _seen: dict[Key, tuple[str, float]] = field(default_factory=dict)
     _torch: dict[Path, tuple[Stamp, tuple[str, int] | None]] = field(default_factory=dict)
     _ranks: dict[Path, frozenset[str]] = field(default_factory=dict)
@@ -71,8 +84,9 @@ class Follower:
         """The whole steps, lowest first; with `is_last_look` nothing more will come, and what stops in the middle of a
         line or of a zip is all that is left out. Raises InputError when two frameworks write here."""
         found: dict[Key, tuple[str, list[Path]]] = {}
+        self.unreadable = []
         for path in self._files():
-            told = self._told(path)
+            told = self._told(path, float("inf") if is_last_look else now)
             if told is not None:
                 kind, key = told
                 found.setdefault(key, (kind, []))[1].append(path)
@@ -98,7 +112,7 @@ class Follower:
             if kind_by_name(path) is not None and is_seen(path, self.directory)
         ]
 
-    def _told(self, path: Path) -> tuple[str, Key] | None:
+    def _told(self, path: Path, now: float) -> tuple[str, Key] | None:
         kind = kind_by_name(path)
         if kind == NEMO:
             return NEMO, (path.parent, dumps_nemo.nemo_step(path))
@@ -106,10 +120,10 @@ class Follower:
             match = dumps_prime.STEP.fullmatch(path.parent.name)
             assert match is not None
             return PRIME, (path.parent.parent, int(match[1]))
-        told = self._inside(path)
+        told = self._inside(path, now)
         return None if told is None else (told[0], (path.parent, told[1]))
 
-    def _inside(self, path: Path) -> tuple[str, int] | None:
+    def _inside(self, path: Path, now: float) -> tuple[str, int] | None:
         """Kind and step of a torch file; None for one that is no dump, or no whole file yet."""
         try:
             stamp = _stamp(path)
@@ -123,11 +137,19 @@ class Follower:
         except OSError:
             return None
         except InputError as error:
-            if error.reason == "unfinished_file":
-                return None
-            raise
+            if error.reason != "unfinished_file" and self._is_quiet(path, stamp, now):
+                self.unreadable.append(Unreadable(path, stamp_of([path]), str(error)))
+                self._torch[path] = stamp, None
+            return None
         self._torch[path] = stamp, told
         return told
+
+    def _is_quiet(self, path: Path, stamp: Stamp, now: float) -> bool:
+        """Whether a file that makes no sense stays as it is: one that is written over in place makes none meanwhile."""
+        before = self._odd.get(path)
+        since = before[1] if before is not None and before[0] == stamp else now
+        self._odd[path] = stamp, since
+        return now - since >= self.settle if math.isfinite(now) else True
 
     def _step(
         self, key: Key, kind: str, paths: list[Path], newest: int, now: float, is_last_look: bool
@@ -167,6 +189,7 @@ class Follower:
         self._seen = {key: value for key, value in self._seen.items() if key in found}
         self._known = {key: value for key, value in self._known.items() if key in found}
         self._torch = {path: value for path, value in self._torch.items() if path.exists()}
+        self._odd = {path: value for path, value in self._odd.items() if path.exists()}
 
 
 def stamp_of(paths: Iterable[Path]) -> str:
