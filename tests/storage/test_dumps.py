@@ -164,6 +164,7 @@ def test_placeholders_of_zero_are_no_log_probs(tmp_path: Path, name: str) -> Non
         (lambda record: record["prev_logprobs"][0].__setitem__(3, None), ["line 2", "prev_logprobs", "null"]),
         (lambda record: record["token_loss_mask"][0].__setitem__(3, 0.5), ["line 2", "token_loss_mask", "0.5"]),
         (lambda record: record.__setitem__("sample_loss_mask", [0.3]), ["line 2", "sample_loss_mask", "0.3"]),
+        (lambda r: r["advantages"][0].__setitem__(1, "0.5"), ["line 2", "'advantages'", "'0.5', which is no number"]),
     ],
 )
 def test_a_wrong_line_is_named_with_its_field(tmp_path: Path, change: Any, words: list[str]) -> None:

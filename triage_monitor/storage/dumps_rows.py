@@ -104,6 +104,8 @@ def numbers(value: Any, field: str, *, nulls: bool = False) -> Array:
     if not isinstance(value, list):
         raise InputError("wrong_type", f"is {_shown(value)}, not a list of numbers", column=field)
     try:
+        if str in map(type, value):  # numpy would read the text
+            raise TypeError
         array = np.array(value, dtype=np.float64)  # null becomes NaN
     except (TypeError, ValueError, OverflowError):
         wrong = next((item for item in value if not isinstance(item, int | float | None)), value)
