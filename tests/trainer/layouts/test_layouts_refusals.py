@@ -51,6 +51,13 @@ T, F = True, False
         (lambda: layouts.shifted([[1, 2]], 1, fill=np.nan), "column 'fill': nan cannot stand in an array of int64"),
         (lambda: layouts.shifted(torch.zeros(1, 2, dtype=torch.int8), 1, fill=300), "'fill': 300 cannot .*int8"),
         (lambda: layouts.shifted([[True, False]], 1, fill=2), "'fill': 2 cannot stand in an array of bool"),
+        (
+            lambda: layouts.join_slices([np.zeros((2, 4)), np.zeros((3, 4))], 8, "learner"),
+            r"row 1, column 'learner': has rows \(3,\) where the first rank's has \(2,\)",
+        ),
+        (lambda: layouts.join_slices([torch.zeros(2, 4), torch.zeros(4)], 8), r"row 1, column 'slices': has rows \(\)"),
+        (lambda: layouts.shifted(["a", "b"], 1), "column 'values': holds <U1, not numbers"),
+        (lambda: layouts.shifted(torch.zeros(2, dtype=torch.complex64), 1), "column 'values': holds torch.complex64"),
         (lambda: layouts.shifted([[1.0]], 1, fill="0"), "'fill': '0' cannot stand in an array of float64"),
     ],
 )

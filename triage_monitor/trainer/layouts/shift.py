@@ -61,6 +61,8 @@ def _check_fill(fill: Any, array: Any) -> None:
     is_number = isinstance(fill, numbers.Real) and not isinstance(fill, bool)
     is_tensor = hasattr(array, "detach")
     is_float = array.is_floating_point() if is_tensor else array.dtype.kind == "f"
+    if array.is_complex() if is_tensor else array.dtype.kind not in "fiub":
+        raise InputError("type", f"holds {array.dtype}, not numbers", column="values")
     if is_number and not is_float:
         low, high = (0, 1) if "bool" in str(array.dtype) else _range(array, is_tensor)
         is_number = math.isfinite(fill) and fill == int(fill) and low <= fill <= high

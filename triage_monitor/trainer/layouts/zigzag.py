@@ -79,6 +79,9 @@ def _joined(slices: Sequence[Any], held: Sequence[Indices], length: int, name: s
         if not array.ndim or hasattr(part, "detach") != hasattr(slices[0], "detach"):
             kind = "a single number" if not array.ndim else "of another kind than the first rank's"
             raise InputError("context_parallel", f"is {kind}", column=name, row=rank)
+        if parts and array.shape[:-1] != parts[0].shape[:-1]:
+            said = f"has rows {tuple(array.shape[:-1])} where the first rank's has {tuple(parts[0].shape[:-1])}"
+            raise InputError("context_parallel", said, column=name, row=rank)
         if array.shape[-1] not in (own.size, int(real.sum())):
             said = f"has {array.shape[-1]} positions where {own.size} are held ({int(real.sum())} without padding)"
             raise InputError("context_parallel", said, column=name, row=rank)
