@@ -13,7 +13,7 @@ from trainer.client_help import an_update, eventually
 from trainer.edge_forms import assert_same_summary
 
 from triage_monitor import Monitor
-from triage_monitor.errors import ConfigError
+from triage_monitor.errors import ConfigError, InputError
 from triage_monitor.summary.report import decode_report
 from triage_monitor.summary.rows import SUMMARY_MIME, encode_arrays
 from triage_monitor.summary.spec import DEFAULT_SPEC
@@ -82,6 +82,30 @@ def test_nonsense_on_the_device_is_dropped_and_counted() -> None:
         assert monitor.submit(step=1, gap=torch.zeros(4), advantages=torch.ones(2), offsets=[0, 2, 4], rewards=[1.0])
         assert eventually(lambda: monitor.stats["dropped"] == {"invalid": 2})
         monitor.close(0.0)
+
+
+@pytest.mark.parametrize("reduce_on", ["device", "host"])
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"padding_rows": -1}, "padding_rows"),
+        ({"padding_rows": 2.5}, "padding_rows"),
+        ({"padding_rows": "x"}, "padding_rows"),
+        ({"padding_rows": 1 << 60}, "padding_rows"),
+        ({"engines": ["a", "b", "c"]}, "engines"),
+        ({"engines": ["a"]}, "engines"),
+        ({"response_ids": ["a"]}, "response_ids"),
+        ({"grad_norm": "x"}, "grad_norm"),
+        ({"advantages": None}, "advantages"),
+    ],
+)
+def test_what_does_not_fit_is_refused_here_wherever_it_is_reduced(
+    reduce_on: str, wrong: dict[str, Any], named: str
+) -> None:
+    form = checked_form("summary", reduce_on, None, DEFAULT_SPEC, None)
+    update = on_device({"gap": np.zeros(4), "advantages": np.ones(2), "offsets": np.array([0, 2, 4])}) | wrong
+    with pytest.raises(InputError, match=f"column '{named}'"):
+        form.encode(1, form.hold(1, {name: value for name, value in update.items() if value is not None}), {})
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ Both log-probs stay apart, so that their difference is formed once, in float64.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 Array: TypeAlias = npt.NDArray[Any]
 Given: TypeAlias = "npt.ArrayLike | Sequence[npt.ArrayLike]"
 
+MAX_PADDING_ROWS = 1 << 48  # as for every count of a report
 SETTING_NAMES = ("temperature", "top_p", "top_k", "logprobs_mode", "learner", "precision")
 
 
@@ -176,12 +178,23 @@ def rows_from_arrays(
         response_ids=_per_response("response_ids", response_ids, bounds, np.dtype(object)),
         engines=_per_response("engines", engines, bounds, np.dtype(object)),
         turn_starts=None if turn_starts is None else _turns(turn_starts, bounds),
-        padding_rows=padding_rows,
+        padding_rows=checked_padding(padding_rows),
         advantages_per_token=advantages_per_token,
         versions_per_token=versions_per_token,
         settings=checked_settings(settings or {}),
         objective=objective or {},
     )
+
+
+def checked_padding(value: Any) -> int:
+    """How many rows only filled up a batch. Raises InputError for what is no whole number from 0 on."""
+    try:
+        rows = operator.index(value)
+    except TypeError:
+        rows = -1
+    if not 0 <= rows <= MAX_PADDING_ROWS:
+        raise InputError("padding_rows", f"is {value!r:.40}, not a whole number from 0 on", column="padding_rows")
+    return rows
 
 
 def _spread(value: npt.ArrayLike | None, bounds: Array) -> npt.ArrayLike | None:

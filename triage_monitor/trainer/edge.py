@@ -19,7 +19,7 @@ from triage_monitor.errors import InputError
 from triage_monitor.summary.kernel import CALL_COUNTS, FAMILY_COUNTS, RESPONSE_COLUMNS, VALID, ZERO_ADVANTAGE
 from triage_monitor.summary.reduced import Reduced, summary_of
 from triage_monitor.summary.report import encode_report
-from triage_monitor.summary.rows_values import group_codes
+from triage_monitor.summary.rows_values import checked_padding, group_codes
 from triage_monitor.summary.spec import SummarySpec
 from triage_monitor.summary.step import StepSummary
 from triage_monitor.summary.symptoms import Symptoms
@@ -31,6 +31,7 @@ from triage_monitor.trainer.edge_sample import draw
 from triage_monitor.trainer.landing import Landing, is_away
 
 _TOLD = ("rewards", "grad_norm", "groups", "response_ids", "engines", "padding_rows")
+_TEXTS = ("response_ids", "engines")
 _SAMPLE = "sample."
 _FAULTS = {
     "offsets": "must start at 0, never decrease and end at the number of tokens",
@@ -78,6 +79,10 @@ class HeldReduction:
                 raise InputError("mask_value" if name != "offsets" else "offsets", _FAULTS[name], column=name)
         told: dict[str, Any] = {name: item.restore() for name, item in self._told.items()}
         told |= {name: arrived[name] for name in _TOLD if name in arrived}
+        for name in _TEXTS:
+            if name in told and np.shape(told[name]) != (self._responses,):
+                detail = f"has shape {np.shape(told[name])} for {self._responses} responses"
+                raise InputError("length", detail, column=name)
         groups, norm = told.get("groups"), told.get("grad_norm")
         if groups is not None and len(groups) and isinstance(groups[0], str):
             groups = group_codes(groups)
@@ -86,8 +91,8 @@ class HeldReduction:
             self._spec,
             groups=groups,
             rewards=told.get("rewards"),
-            grad_norms=norm if norm is None or np.ndim(norm) else np.full(self._responses, float(norm)),
-            padding_rows=int(told.get("padding_rows", 0)),
+            grad_norms=norm if norm is None or np.ndim(norm) else np.full(self._responses, norm),
+            padding_rows=checked_padding(told.get("padding_rows", 0)),
         )
         sample = {name.removeprefix(_SAMPLE): part for name, part in arrived.items() if name.startswith(_SAMPLE)}
         said = {"settings": settings or {}, "objective": objective or {}}

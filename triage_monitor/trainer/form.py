@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from triage_monitor.errors import ConfigError
+from triage_monitor.errors import ConfigError, InputError
 from triage_monitor.summary.rows import STREAM_MIME, SUMMARY_MIME, encode_half, encode_stream, rows_from_arrays
-from triage_monitor.summary.rows_halves import SIDES
+from triage_monitor.summary.rows_halves import SAMPLER, SIDES
 from triage_monitor.summary.spec import SummarySpec
 from triage_monitor.trainer.arrays import Held, hold, unpad
 
@@ -39,6 +39,8 @@ class Form:
 
     def hold(self, step: int, arrays: Mapping[str, Any]) -> dict[str, Held]:
         """Copies, or a reduction on its way. Raises what wrong arrays raise."""
+        if self.side != SAMPLER and "advantages" not in arrays:
+            raise InputError("missing_column", "are needed, one a response or one a token", column="advantages")
         if not self.is_raw(step) and _is_reducible(arrays, self.reduce_on):
             return {_REDUCTION: import_module("triage_monitor.trainer.edge").HeldReduction(arrays, self.spec)}
         if any(_is_away(value) for value in arrays.values()):
