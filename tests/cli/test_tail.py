@@ -141,6 +141,13 @@ def test_a_file_without_sense_is_told_and_the_others_are_sent(cli: Any, server: 
     assert again.code == 0 and again.err == ""
 
 
+def test_a_number_that_is_no_step_in_a_name_stops_nothing(tmp_path: Path) -> None:
+    write_nemo(tmp_path, synthetic(seed=29, steps=(1,)))
+    for number in ("9" * 200, "\u0663"):  # the second: an Arabic three, which is a digit to Python
+        (tmp_path / f"train_data_step{number}.jsonl").write_text("{}\n")
+    assert [step.step for step in Follower(tmp_path, settle=10).whole(0.0, is_last_look=True)] == [1]
+
+
 def test_a_file_without_sense_is_waited_for_while_it_changes(tmp_path: Path) -> None:
     write_slime(tmp_path, synthetic(seed=27, steps=(1, 2)))
     last = sorted((tmp_path / "train_data").glob("*.pt"))[-1]
@@ -162,8 +169,8 @@ def test_a_file_without_sense_is_waited_for_while_it_changes(tmp_path: Path) -> 
 )
 def test_a_state_file_without_sense_counts_as_lost(cli: Any, server: LiveServer, tmp_path: Path, entry: str) -> None:
     write_nemo(tmp_path, synthetic(seed=28, steps=(1,)))
-    sent = '{"version": 1, "sent": {"%s lost": %s}}' % (server.address, entry.replace("DIR", str(tmp_path)))
-    (tmp_path / ".triage-tail.json").write_text(sent)
+    sent = f'"{server.address} lost": {entry.replace("DIR", str(tmp_path))}'
+    (tmp_path / ".triage-tail.json").write_text(f'{{"version": 1, "sent": {{{sent}}}}}')
     done = cli("tail", tmp_path, "--to", server.address, "--run", "lost", "--once")
     assert done.code == 0 and done.out.startswith("1 updates, 1 shards"), done.err
 

@@ -34,7 +34,7 @@ from triage_monitor.storage.dumps_rows import (
 from triage_monitor.storage.json_lines import JsonLine, json_lines
 from triage_monitor.summary.rows_values import Array
 
-NAME = re.compile(r"train_data_step(\d+)\.jsonl")
+NAME = re.compile(r"train_data_step([0-9]{1,15})\.jsonl")
 SETTINGS = {"learner": "old"}
 REPLACED_BELOW = -1.0  # nats; a learner that is certain of a token agrees with the sampler to far less
 _TOKENS = ("token_loss_mask", "advantages", "generation_logprobs", "prev_logprobs")

@@ -28,7 +28,7 @@ from triage_monitor.storage.json_lines import JsonLine, json_lines
 from triage_monitor.summary.rows_values import Array
 
 RANK = re.compile(r"rank_(\d+)\.jsonl")
-STEP = re.compile(r"step_(\d+)")
+STEP = re.compile(r"step_([0-9]{1,15})")
 MARKER = "STABLE"
 SCHEMA_VERSION = 1
 SETTINGS = {"learner": "theta"}
