@@ -43,6 +43,7 @@ from triage_monitor.summary.symptoms import Symptoms, merge_symptoms
 from triage_monitor.summary.symptoms_codec import decode_symptoms
 
 PACE_UPDATES = 26  # whose intervals make the run's pace
+PARTIAL_BYTES, PARTIAL_UPDATES = 32 << 20, 8
 PACE_MINIMUM = 5  # intervals
 THIN_EVERY = 64  # closed updates
 
@@ -275,6 +276,13 @@ class LiveRun:
     def closed(self, place: Place) -> UpdateRow | None:
         """The stored closing of an update, if there was one. Blocking."""
         return self.store.get(UpdateRow, self.name, *place)
+
+    def keep_partial(self, closed: OpenUpdate) -> None:
+        """Of an update closed without all its shards these stay at hand for some updates, if they are not too large."""
+        if closed.missing_shards and closed.halves is None:
+            self.partial = closed if closed.held_bytes <= PARTIAL_BYTES else None
+        elif self.partial is not None and closed.step > self.partial.step + PARTIAL_UPDATES:
+            self.partial = None
 
     def grown_again(self, place: Place) -> OpenUpdate | None:
         """The partial update that was closed last, to be closed anew, if it is this one."""

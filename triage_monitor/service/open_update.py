@@ -110,6 +110,10 @@ class OpenUpdate:
         return len(self.pieces) if self.halves is None else self.halves.count
 
     @property
+    def held_bytes(self) -> int:
+        return sum(piece.summary.nbytes for piece in self.pieces.values())
+
+    @property
     def missing_shards(self) -> int:
         return self.shards - self.shards_in
 

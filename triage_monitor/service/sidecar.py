@@ -229,8 +229,7 @@ class Sidecar:
             await self.reload(live)
             raise
         del live.open[update.place]
-        if update.missing_shards and update.halves is None:
-            live.partial = update
+        live.keep_partial(update)
         self._apply(live, closing)
         return closing.row
 
