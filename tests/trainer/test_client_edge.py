@@ -135,3 +135,18 @@ def test_lists_and_padding_of_a_device_are_reduced_too() -> None:
     one, other = (decode_report(form.encode(0, form_held, {}))[0] for form_held in (listed, held))
     assert_same_summary(one, other)
     assert one.count("tokens") == 96 and one.count("segments") == 4
+
+
+@pytest.mark.parametrize("reduce_on", ["device", "host"])
+def test_padded_columns_of_as_many_tokens_as_responses_stay_one_a_token(reduce_on: str) -> None:
+    """Three responses of 2, 1 and 0 tokens: cut out of their padding, three numbers could be one a response."""
+    form = checked_form("summary", reduce_on, None, DEFAULT_SPEC, None)
+    update = {
+        "gap": torch.tensor([[-0.5, -0.5, 9.0], [-0.5, 9.0, 9.0], [9.0, 9.0, 9.0]]),
+        "mask": torch.tensor([[1, 1, 0], [1, 0, 0], [0, 0, 0]]),
+        "advantages": torch.tensor([[-1.0, 2.0, 0.0], [-4.0, 0.0, 0.0], [8.0, 8.0, 8.0]]),
+        "policy_versions": torch.tensor([[5, 4, 0], [3, 0, 0], [9, 9, 9]]),
+    }
+    summary, _ = decode_report(form.encode(1, form.hold(1, update), {}))
+    signs = ("advantage_negative", "advantage_positive", "lag_tokens_0", "lag_tokens_1", "lag_tokens_2_plus")
+    assert [summary.count(name) for name in signs] == [2, 1, 1, 1, 1]

@@ -171,6 +171,18 @@ def as_array(value: Any) -> np.ndarray[Any, Any]:
     return array
 
 
+def response_form(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """`unpad`, in a form that cannot be misread: of as many tokens as responses a flat array would count as one a
+    response, so what was padded, one a token, then becomes a list."""
+    flat = unpad(arrays)
+    if "offsets" in arrays or "offsets" not in flat or not 0 < flat["offsets"][-1] == len(flat["offsets"]) - 1:
+        return flat
+    for name in ("advantages", "policy_versions"):
+        if np.ndim(arrays.get(name)) == 2:
+            flat[name] = np.split(flat[name], flat["offsets"][1:-1])
+    return flat
+
+
 def unpad(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Padded `[B, T]` arrays to flat ones with offsets: each row from its first to its last position with mask 1."""
     padded = {name for name, item in arrays.items() if isinstance(item, np.ndarray) and item.ndim == 2}

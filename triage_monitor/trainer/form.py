@@ -16,7 +16,7 @@ from triage_monitor.errors import ConfigError, InputError
 from triage_monitor.summary.rows import STREAM_MIME, SUMMARY_MIME, encode_half, encode_stream, rows_from_arrays
 from triage_monitor.summary.rows_halves import SAMPLER, SIDES
 from triage_monitor.summary.spec import SummarySpec
-from triage_monitor.trainer.arrays import Held, hold, unpad
+from triage_monitor.trainer.arrays import Held, hold, response_form
 
 _REDUCTION = "reduction"
 _LEADS = ("gap", "learner_logprobs", "sampler_logprobs")
@@ -55,8 +55,8 @@ class Form:
             body: bytes = arrays[_REDUCTION].report(settings, arrays.get("objective") or {})
             return body
         if self.side is not None:
-            return encode_half(self.side, unpad(arrays), settings, compression=self.compression)
-        rows = rows_from_arrays(**unpad(arrays), settings=settings)
+            return encode_half(self.side, response_form(arrays), settings, compression=self.compression)
+        rows = rows_from_arrays(**response_form(arrays), settings=settings)
         if self.is_raw(step):
             return encode_stream(rows, compression=self.compression)
         from triage_monitor.summary.report import encode_report
