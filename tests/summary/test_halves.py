@@ -129,3 +129,28 @@ def test_a_side_that_is_not_there_joins_nothing() -> None:
     assert (found.matched, dict(found.rows), found.unmatched) == (0, {}, {("sampler", "no_partner"): 5})
     found = joined({0: sent("learner", rows, LEARNER)}, {})
     assert found.matched == 0 and found.rows[0].responses == 0 and found.unmatched == {("learner", "no_partner"): 5}
+
+
+def test_a_sampler_that_made_nothing_takes_no_versions_from_the_others() -> None:
+    """Its flat columns are empty, which reads as one a response, where the others' are one a token."""
+    rows = synthetic(5, 4, "f4")
+    rows = [row for row in rows if len(row["sampler_logprobs"]) > 1]
+    lengths = [len(row["sampler_logprobs"]) for row in rows]
+    versions = np.arange(sum(lengths))
+
+    def half(part: list[dict[str, Any]], told: Any) -> pa.Table:
+        sizes = [len(row["sampler_logprobs"]) for row in part]
+        flat = np.concatenate([np.zeros(0, np.float32), *[row["sampler_logprobs"] for row in part]])
+        named = {"response_ids": [row["response_ids"] for row in part], "sampler_logprobs": flat}
+        offsets = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64))).astype(np.int64)
+        return checked_half(
+            "sampler",
+            half_of_arrays("sampler", {**named, "offsets": offsets, "policy_versions": told}, {}),
+            max_tokens=MAX,
+        )
+
+    samplers = {0: half([], np.zeros(0, np.int64)), 1: half(rows, versions)}
+    found = joined({0: sent("learner", rows, LEARNER)}, samplers)
+    assert found.matched == len(rows) and found.rows[0].versions_per_token
+    assert found.rows[0].policy_versions is not None
+    assert found.rows[0].policy_versions.tolist() == versions.tolist()

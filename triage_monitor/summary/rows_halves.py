@@ -200,6 +200,10 @@ class _Sampled:
     def of(cls, parts: Sequence[pa.Table]) -> _Sampled:
         if not parts:
             return cls(None, [], {}, np.zeros(0, np.int64))
+        told: dict[bytes, bytes] = {}
+        for part in parts:
+            told |= part.schema.metadata or {}
+        parts = [part for part in parts if len(part)] or parts[:1]  # what has no rows has no say in types
         shared = [name for name in _OF_SAMPLER if len({_type_of(part, name) for part in parts} - {None}) == 1]
         shared = [name for name in shared if all(name in part.column_names for part in parts)]
         columns = ["response_id", "sampler_logprobs", *shared]
@@ -208,9 +212,6 @@ class _Sampled:
         )
         cast = [_widened(part.select(columns), wide) for part in parts]
         table = pa.concat_tables([part.replace_schema_metadata(None) for part in cast]).combine_chunks()
-        told: dict[bytes, bytes] = {}
-        for part in parts:
-            told |= part.schema.metadata or {}
         names = _names(table)
         place = {name: row for row, name in enumerate(names)}
         return cls(table.replace_schema_metadata(told), names, place, _lengths(table, "sampler_logprobs"))
