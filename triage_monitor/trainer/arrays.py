@@ -178,7 +178,7 @@ def response_form(arrays: Mapping[str, Any]) -> dict[str, Any]:
     if "offsets" in arrays or "offsets" not in flat or not 0 < flat["offsets"][-1] == len(flat["offsets"]) - 1:
         return flat
     for name in ("advantages", "policy_versions"):
-        if np.ndim(arrays.get(name)) == 2:
+        if name in arrays and np.ndim(arrays[name]) == 2:
             flat[name] = np.split(flat[name], flat["offsets"][1:-1])
     return flat
 
