@@ -10,6 +10,7 @@ import torch
 
 from triage_monitor.errors import ConfigError, InputError
 from triage_monitor.parameters import TriageParams
+from triage_monitor.summary.rows import rows_from_arrays
 from triage_monitor.trainer import TriageLoss, layouts
 from triage_monitor.trainer.layouts import Rank
 
@@ -117,6 +118,17 @@ def test_micro_batches_join_whatever_form_their_advantages_have() -> None:
     assert sent["gap"].tolist() == [1.0, 2.0, 3.0, 4.0, 9.0, 5.0]
     assert sent["advantages"].tolist() == [5.0, 5.0, 6.0, 7.0, 8.0, 9.0]
     assert one.only(np.array([False, True])).tokens["gap"].tolist() == [3.0]
+
+
+def test_versions_of_as_many_tokens_as_responses_stay_one_a_token() -> None:
+    placement = layouts.padded([[1, 1], [1, 0], [0, 0]])
+    sent = placement.submission(
+        gap=np.zeros((3, 2)), advantages=[1.0, 1.0, 1.0], policy_versions=np.array([[5, 4], [3, 0], [9, 9]])
+    )
+    rows = rows_from_arrays(**sent)
+    assert rows.versions_per_token and not rows.advantages_per_token
+    assert rows.policy_versions is not None and rows.policy_versions.tolist() == [5, 4, 3]
+    assert rows.offsets.tolist() == [0, 2, 3, 3]
 
 
 def test_a_column_of_some_micro_batches_only_is_refused() -> None:

@@ -1,7 +1,8 @@
 """Responses of several micro-batches put together into one submission of an update.
 
 Advantages may be one a response in one micro-batch and one a token in another: then all become one a token. Flat
-per-token advantages of as many tokens as responses would be read as one a response, so that one case travels as lists.
+per-token advantages or versions of as many tokens as responses would be read as one a response, so that one case
+travels as lists.
 """
 
 from __future__ import annotations
@@ -68,6 +69,6 @@ def joined(parts: Sequence[Part]) -> dict[str, Any]:
     first = parts[0] if parts else Part(offsets, {}, {})
     tokens = {name: np.concatenate([part.tokens[name] for part in parts]) for name in first.tokens}
     columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in first.columns}
-    if "advantages" in tokens and offsets[-1] == lengths.size > 0:
+    if tokens.keys() & {"advantages", "policy_versions"} and offsets[-1] == lengths.size > 0:
         return columns | {name: np.split(values, offsets[1:-1]) for name, values in tokens.items()}
     return columns | tokens | {"offsets": offsets}
