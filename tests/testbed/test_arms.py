@@ -45,7 +45,7 @@ def test_parameters_may_ask_both_paths_for_bfloat16():
     assert [path.name for path in arm("nvfp4").paths(TriageParams())] == ["nvfp4-sampler", "nvfp4-learner"]
 
 
-@pytest.mark.parametrize("name", ["fp4", "nvfp4+hope", "+tis", ""])
+@pytest.mark.parametrize("name", ["fp4", "nvfp4+hope", "nvfp4+", "+tis", ""])
 def test_unknown_arm_is_refused(name):
     with pytest.raises(ConfigError, match="no arm"):
         arm(name)

@@ -84,14 +84,15 @@ class Arm:
 
 def arm(name: str) -> Arm:
     """`precision` or `precision+objective`; ConfigError lists what there is."""
-    precision, _, rule = name.partition("+")
+    precision, plus, rule = name.partition("+")
+    rule = rule if plus else "none"
     paths = _paths(precision)
-    if paths is None or (rule or "none") not in OBJECTIVES:
+    if paths is None or rule not in OBJECTIVES:
         raise ConfigError(
             f"no arm '{name}'; an arm is one of {', '.join(_PATHS)}, or SAMPLER/LEARNER of {', '.join(FORMATS)} (the "
             f"learner's also with -qat), or that + one of {', '.join(OBJECTIVES)}"
         )
-    return Arm(name, *paths, rule or "none")
+    return Arm(name, *paths, rule)
 
 
 def _paths(precision: str) -> tuple[Precision, Precision] | None:
