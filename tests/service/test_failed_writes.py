@@ -5,15 +5,17 @@ A disk cannot be made to fill at one given write, so the store here is the one i
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
 from service.live_server import LiveServer, masses, serving
 
+from triage_monitor.config import Settings
 from triage_monitor.errors import StoreFull
 from triage_monitor.storage.memory import MemoryStore
-from triage_monitor.storage.records import AckRow, Outcome, Record, RunRow
+from triage_monitor.storage.records import AckRow, Outcome, Record, RunRow, UpdateRow
 
 
 class SwitchedStore(MemoryStore):
@@ -69,3 +71,21 @@ def test_shard_stored_before_the_failure_is_in_its_update_when_it_is_sent_again(
     newest = server.run(run)["last_update"]
     expected = {1: (2, "complete", 5.0), 2: (2, "complete", 3.0)}[shards]
     assert (newest["step"], newest["status"], newest["indicators"]["rho_asym"]) == expected
+
+
+def test_update_that_cannot_be_closed_is_tried_again_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    store = SwitchedStore()
+    quick = Settings.from_dict({"server": {"port": 0}, "ingest": {"grace_seconds": 0.05}})
+    with serving(quick, store) as live:
+        store.refused = UpdateRow
+        assert live.put("stuck", 1, masses(3, 2), shard=0, shards=2).status_code == 201
+        until = time.monotonic() + 60
+        while live.application.sidecar.tally.rejected["close_failed"] < 3 and time.monotonic() < until:
+            assert live.http.get("/healthz").status_code == 200
+        told = [record for record in caplog.records if "could not be closed" in record.message]
+        assert live.application.sidecar.tally.rejected["close_failed"] >= 3
+        assert len(told) == 1
+        store.refused = None
+        while live.run("stuck")["last_update"] is None and time.monotonic() < until:
+            assert live.http.get("/healthz").status_code == 200
+        assert live.run("stuck")["last_update"]["status"] == "partial"

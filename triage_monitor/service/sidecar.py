@@ -59,6 +59,7 @@ class Sidecar:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._judging = ThreadPoolExecutor(1, thread_name_prefix="judge")
         self._closer: asyncio.Task[None] | None = None
+        self._told: str | None = None  # why updates cannot be closed, as the log has it
 
     async def start(self) -> None:
         """Loads the runs that are not retired and closes what was complete when the last process ended."""
@@ -294,8 +295,11 @@ class Sidecar:
     async def _close_quietly(self) -> None:
         try:
             await self.spawn(self.close_overdue())
+            self._told = None
         except Exception as error:  # the loop must outlive what one closing does; it is counted and tried again
-            logger.exception("an update could not be closed")
+            if repr(error) != self._told:  # once: it is tried again every second
+                logger.exception("an update could not be closed; it is tried again until it can be")
+            self._told = repr(error)
             self.tally.reject("close_failed")
             self.last_write_failed = str(error)
             await asyncio.sleep(IDLE_SECONDS / 5)
