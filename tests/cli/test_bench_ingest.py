@@ -16,7 +16,7 @@ def test_small_load_tells_every_phase_and_loses_nothing(cli) -> None:
     assert report["synthetic"] is True
     burst, hour, large, slow = report["burst"], report["hour"], report["large"], report["slow"]
     assert (burst["shards"], burst["not_taken"]) == (8, {})
-    assert burst["p99_times_sink"] >= 1 and burst["metrics_ms"] > 0
+    assert burst["p99_times_sink"] > 0 and burst["metrics_ms"] > 0
     assert math.isclose(burst["shards_per_second"], 4 * burst["updates_per_second"])
     assert hour["updates"] == 20 and hour["memory_slope_mb_per_1000_updates"] is not None
     assert large["tokens"] == 20_000 and large["times_sink"] > 0
