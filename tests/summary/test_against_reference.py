@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from reference import DEFAULT, Response, Spec, Update
 from strategies import UpdateInput, realistic_update, seeded_updates, sharded, small_updates
 
 from triage_monitor import indicators
+from triage_monitor.summary import build
 from triage_monitor.summary.step import StepSummary, merge_all
 
 # Deterministic everywhere: the same examples on a laptop and in CI. Compiling the kernel is no reason to fail.
@@ -59,6 +61,45 @@ def test_long_segments_agree(segment: int) -> None:
     spec = Spec(segment=segment, tau_ana=0.25)
     update = realistic_update(seed=segment, responses=40, spec=spec, longest=2000, holes=True)
     assert_agrees(update.summary(), update.responses, spec)
+
+
+@pytest.mark.parametrize("kind", ["plain", "a NaN", "a masked token", "both"])
+@pytest.mark.parametrize("segment", [8, 64, 300])
+def test_long_responses_with_a_single_flaw_agree(segment: int, kind: str) -> None:
+    """Segments are looked at by the block where nothing is in the way: a flaw ends that, and only near it."""
+    spec = Spec(segment=segment)
+    plain = realistic_update(seed=segment, responses=6, spec=spec, longest=6000).responses
+    assert max(len(response) for response in plain) > 2048
+    rows = []
+    for number, response in enumerate(plain):
+        gap, mask = list(response.gap or ()), [True] * len(response)
+        place = (37 + 611 * number) % len(gap)
+        if kind in ("a NaN", "both"):
+            gap[place] = math.nan
+        if kind in ("a masked token", "both"):
+            mask[len(gap) // 2] = False
+        rows.append(Response(response.advantage, gap=gap, mask=mask if "mask" in kind or kind == "both" else None))
+    agrees(*rows, spec=spec, dtype="float32")
+
+
+@pytest.mark.parametrize("per_token", [False, True])
+def test_large_shard_reduced_in_two_threads_is_the_same_to_the_bit(
+    monkeypatch: pytest.MonkeyPatch, per_token: bool
+) -> None:
+    """And what it says is what the definitions say, wherever it is cut."""
+    update = realistic_update(seed=9, responses=40, per_token=per_token, grouped=True, holes=True)
+    monkeypatch.setattr(build, "LARGE_SHARD", 100)
+    gap = [np.asarray(response.gap, np.float32) for response in update.responses]
+    given = {
+        "gap": gap,
+        "advantages": [np.asarray(response.advantage) for response in update.responses],
+        "mask": [np.asarray(response.mask) for response in update.responses],
+        "groups": np.array([response.group for response in update.responses]),
+    }
+    with ThreadPoolExecutor(2) as threads:
+        apart = build.summarize(**given, each=threads.map)
+    assert apart == build.summarize(**given)
+    assert_agrees(update.summary(), update.responses, update.spec)
 
 
 @pytest.mark.parametrize("per_token", [False, True])

@@ -7,7 +7,8 @@ probabilities.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,8 @@ from triage_monitor.summary.step import FAMILIES, LEVELS, StepSummary
 from triage_monitor.summary.writable import Draft
 
 MAX_SHARD_TOKENS = (1 << 32) - 1
+LARGE_SHARD = 1 << 20  # positions from which on a shard is reduced in two parts
+Each = Callable[[Callable[[slice], Draft], Iterable[slice]], Iterable[Draft]]
 
 
 def summarize(
@@ -43,6 +46,7 @@ def summarize(
     grad_norm: ArrayLike = None,
     padding_rows: int = 0,
     spec: SummarySpec = DEFAULT_SPEC,
+    each: Each = map,
 ) -> StepSummary:
     """Summary of R responses with T token positions (estimands sections 1 to 6).
 
@@ -51,7 +55,8 @@ def summarize(
     a trained token. missing: [T], true where such a token came back without a value. groups: [R] whole numbers naming
     the prompt, to cluster the interval. policy_versions: [R] or [T], the version that sampled; `current_version` is
     the learner's, by default the largest given. rewards: [R], NaN where unknown. grad_norm: the update's gradient norm
-    before clipping, or [R]; only finite ones above 0 count.
+    before clipping, or [R]; only finite ones above 0 count. each: how the two parts of a large shard are reduced,
+    `map` or an executor's, which reduces them at the same time; the result is the same to the bit.
 
     A response must not be split over shards: its segments, mean gap and sampling unit are taken whole.
     Raises InputError naming the field and row.
@@ -64,9 +69,8 @@ def summarize(
     spread = grad_norm if grad_norm is None or np.ndim(grad_norm) else np.full(tokens.responses, grad_norm)
     norm_R = per_response(spread, "grad_norm", tokens.responses, np.float64)
     version_T = per_response_or_token(policy_versions, "policy_versions", tokens, offsets)
-    draft = Draft.blank(spec)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # absurd inputs end as absent indicators
-        rows = _reduce(tokens, spec, draft)
+        rows, draft = _reduce(tokens, spec, each)
         add_responses(rows, draft)
         add_groups(rows, group_R, draft)
         add_told(reward_R, norm_R, draft)
@@ -97,19 +101,35 @@ def _read_only(array: Array) -> Array:
     return view
 
 
-def _reduce(tokens: Tokens, spec: SummarySpec, draft: Draft) -> NDArray[np.float64]:
+def _reduce(tokens: Tokens, spec: SummarySpec, each: Each) -> tuple[NDArray[np.float64], Draft]:
+    rows = np.zeros((tokens.responses, kernel.RESPONSE_COLUMNS))
+    draft, *others = each(partial(_reduced, tokens, spec, rows), _parts(tokens))
+    for other in others:
+        draft.join(other)
+    return rows, draft
+
+
+def _parts(tokens: Tokens) -> tuple[slice, ...]:
+    """Responses to be reduced together; where a shard is cut depends on nothing but the shard."""
+    borders, whole = tokens.offset_R1, slice(0, tokens.responses)
+    middle = int(np.searchsorted(borders, borders[-1] // 2)) if borders[-1] >= LARGE_SHARD else 0
+    return (slice(0, middle), slice(middle, whole.stop)) if 0 < middle < whole.stop else (whole,)
+
+
+def _reduced(tokens: Tokens, spec: SummarySpec, rows: NDArray[np.float64], part: slice) -> Draft:
+    """What the kernel says of some responses of a shard; their own go into `rows`."""
+    draft = Draft.blank(spec)
     raw = np.zeros((3, RAW_BINS), dtype=np.uint32)
     counts = np.zeros(kernel.CALL_COUNTS, dtype=np.int64)
     families = np.zeros((len(FAMILIES), kernel.FAMILY_COUNTS), dtype=np.int64)
     sums, regions = np.zeros(kernel.CALL_SUMS), np.zeros(REGION_SUMS)
     bounds = np.stack([draft.minima[:3], draft.maxima[:3]])
-    rows = np.zeros((tokens.responses, kernel.RESPONSE_COLUMNS))
     histograms = draft.histograms
     kernel.reduce_shard(
         _read_only(tokens.gap_T),
         _read_only(tokens.state_T),
-        _read_only(tokens.offset_R1),
-        _read_only(tokens.advantage_R),
+        _read_only(tokens.offset_R1[part.start : part.stop + 1]),
+        _read_only(tokens.advantage_R[part]),
         _read_only(tokens.advantage_T),
         spec.segment,
         np.array([spec.near_zero, spec.tau_ana, spec.deep_tail]),
@@ -123,10 +143,10 @@ def _reduce(tokens: Tokens, spec: SummarySpec, draft: Draft) -> NDArray[np.float
         sums,
         regions,
         bounds,
-        rows,
+        rows[part],
     )
     histograms["gap"] += fold(raw)
     draft.minima[:3], draft.maxima[:3] = bounds
     add_kernel_counts(counts, families, regions, draft)
     add_kernel_sums(sums, regions, draft)
-    return rows
+    return draft

@@ -4,8 +4,9 @@ Shapes: gap_T tokens; state_T 0 masked, 1 token, 2 missing (empty when every pos
 borders; advantage_R, or advantage_T when it is not empty. Outputs are the arrays of a StepSummary plus a row a response
 for the statistics that need it whole; what those become is build.py's business.
 
-A segment is copied into a buffer of the first-level cache, from which masked, missing, NaN and infinite positions are
-then packed away and counted: they take part in no sum (estimands section 1). With one advantage a response, also when
+A block of whole segments of one response is copied into a buffer of the first-level cache. One with masked, missing,
+NaN or infinite positions, or with an advantage per token, is a single segment: there such positions are packed away and
+counted, they take part in no sum (estimands section 1). With one advantage a response, also when
 it came spread over the tokens, every advantage-weighted sum is that advantage times an unweighted one, formed once.
 """
 
@@ -30,11 +31,15 @@ from triage_monitor.summary.kernel_segment import (
     region_sums,
     region_sums_one_sign,
     small_moments,
+    tail_count,
     threshold_counts,
 )
 from triage_monitor.summary.states import MASKED, PRESENT
 
 States = NDArray[np.uint8]
+Words = NDArray[np.uint32]
+TOP_HALF = np.uint32(16)
+BLOCK = 512  # tokens of one response that are looked at together, where nothing is to be packed away
 
 # per-response rows
 TOKENS, VALID, GAP_SUM, MASS_A_NEG, MASS_A_POS, UNUSABLE_ADVANTAGE, ZERO_ADVANTAGE = range(7)
@@ -49,8 +54,8 @@ FAMILY_COUNTS = 5
 # float sums of one call
 S_GAP, S_ABS, S_SQ, S_K3, S_K3_REVERSE, S_EXCESS, S_CHI2, S_RHO, S_WEIGHT, S_WEIGHT_SQ = range(10)
 CALL_SUMS = 10
-# what a segment hands to its response
-M_NEGATIVE, M_POSITIVE, M_BELOW, M_ABOVE, M_SUM_BELOW, M_SUM_ABOVE, M_DEEP = range(7)
+# what a block hands to its response
+M_NEGATIVE, M_POSITIVE, M_SUM_BELOW, M_SUM_ABOVE, M_DEEP = range(5)
 
 
 @compiled()
@@ -127,12 +132,12 @@ def usable(a: Floats, n: int) -> tuple[int, int]:
 
 
 @compiled()
-def fill_sketch(x: Gaps, n: int, narrow: NDArray[np.float32], top: NDArray[np.uint16], row: NDArray[np.uint32]) -> None:
-    """Counts the top half of each float32 (`top` is `narrow` seen as 16-bit words, little-endian)."""
+def fill_sketch(x: Gaps, n: int, narrow: NDArray[np.float32], word: Words, row: Words) -> None:
+    """Counts the top half of each float32 (`word` is `narrow` seen as whole numbers)."""
     for i in range(n):
         narrow[i] = x[i]
     for i in range(n):
-        row[top[2 * i + 1]] += np.uint32(1)
+        row[word[np.uintp(i)] >> TOP_HALF] += np.uint32(1)
 
 
 @compiled()
@@ -141,8 +146,8 @@ def fill_by_token(
     n: int,
     a: Floats,
     narrow: NDArray[np.float32],
-    top: NDArray[np.uint16],
-    raw: NDArray[np.uint32],
+    word: Words,
+    raw: Words,
     bounds: Floats,
 ) -> None:
     """Sketch and extremes where each token has its own sign of A."""
@@ -150,7 +155,7 @@ def fill_by_token(
         narrow[i] = x[i]
     for i in range(n):
         plane = 0 if a[i] < 0 else 1 if a[i] > 0 else 2
-        raw[plane, top[2 * i + 1]] += np.uint32(1)
+        raw[plane, word[np.uintp(i)] >> TOP_HALF] += np.uint32(1)
         bounds[0, plane] = min(bounds[0, plane], x[i])
         bounds[1, plane] = max(bounds[1, plane], x[i])
 
@@ -170,9 +175,9 @@ def measure(
     counts: Ints,
     sums: Floats,
 ) -> None:
-    """Everything about a segment that needs no advantage."""
-    near, tau, deep = spec[0], spec[1], np.float64(x.dtype.type(spec[2]))  # in the gap's own type, as the others
-    negative, positive, close, below, above, large = threshold_counts(x, n, near, tau)
+    """Everything about a block that needs no advantage."""
+    near, deep = spec[0], np.float64(x.dtype.type(spec[2]))  # in the gap's own type, as the others
+    negative, positive, close, large = threshold_counts(x, n, near)
     sum_below = negative_sum(x, n) if negative > 0 else 0.0
     sum_above = total - sum_below if positive > 0 else 0.0
     forward, backward, excess, shrunk = small_moments(x, n)
@@ -186,7 +191,6 @@ def measure(
     sums[S_K3_REVERSE] += backward
     sums[S_EXCESS] += excess
     moments[M_NEGATIVE], moments[M_POSITIVE] = negative, positive
-    moments[M_BELOW], moments[M_ABOVE] = below, above
     moments[M_SUM_BELOW], moments[M_SUM_ABOVE] = sum_below, sum_above
     moments[M_DEEP] = 0.0
     small_total, few = total, n
@@ -268,7 +272,7 @@ def reduce_shard(
     spec: Floats,
     level_of: NDArray[np.uint8],
     heavy_from: Ints,
-    raw: NDArray[np.uint32],
+    raw: Words,
     segment: Ints,
     pair: Ints,
     levels: Ints,
@@ -280,13 +284,13 @@ def reduce_shard(
     response: Floats,
 ) -> None:
     """`spec`: near_zero, tau_ana, deep_tail. Adds into every array from `raw` on."""
-    minimum = -(-length // 4)
-    x = np.empty(length, dtype=gap_T.dtype)
-    a, large_L, grow, shift = np.zeros(length), np.zeros(length + 1), np.zeros(length), np.zeros(length)
+    minimum, block = -(-length // 4), length * max(1, BLOCK // length)
+    x = np.empty(block, dtype=gap_T.dtype)
+    a, large_L, grow, shift = np.zeros(length), np.zeros(block + 1), np.zeros(block), np.zeros(block)
     bits = shift.view(np.int64)
-    narrow = np.empty(length, dtype=np.float32)
-    top = narrow.view(np.uint16)
-    region, sides, moments = np.zeros(REGION_SUMS), np.zeros(6), np.zeros(7)
+    narrow = np.empty(block, dtype=np.float32)
+    word = narrow.view(np.uint32)
+    region, sides, moments = np.zeros(REGION_SUMS), np.zeros(6), np.zeros(5)
     tail, worst, seen = np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.int64)
     before = np.zeros((3, 3), dtype=np.int64)
     for r in range(offset_R1.size - 1):
@@ -309,20 +313,33 @@ def reduce_shard(
         if unusable_here:
             advantage = 0.0
         plane = 0 if advantage < 0 else 1 if advantage > 0 else 2
-        row = raw[plane]
-        for start in range(first, last, length):
-            counts[C_SEGMENTS] += 1
-            tokens = n = min(length, last - start)
-            copy_segment(gap_T, start, n, x)
+        row, side = raw[plane], np.sign(advantage)
+        end = first
+        plain_from = last if many else first
+        while end < last:
+            start, size = end, min(length if end < plain_from else block, last - end)
+            whole = not state_T.size or all_present(state_T, start, size)
+            if not whole and size > length:
+                plain_from, size = start + size, length
+                whole = all_present(state_T, start, size)
+            copy_segment(gap_T, start, size, x)
+            total, square = power_sums(x, size)
+            if size > length and not np.isfinite(total):
+                plain_from, size = start + size, length
+                total, square = power_sums(x, size)
+            end = start + size
+            tokens = n = size
             if many:
                 copy_segment(advantage_T, start, n, a)
-            if state_T.size and not all_present(state_T, start, n):
+            if not whole:
                 tokens, n = pack_present(state_T, start, n, x, a, counts)
-            total, square = power_sums(x, n)
+                total, square = power_sums(x, n)
             if not np.isfinite(total):
                 n = pack_finite(n, x, a, counts)
                 total, square = power_sums(x, n)
             present += tokens
+            segments = 1 if size <= length else -(-size // length)
+            counts[C_SEGMENTS] += segments
             if n == 0:
                 before[:] = 0
                 continue
@@ -337,28 +354,31 @@ def reduce_shard(
                 region_sums(x, n, a, spec[1], spec[2], region)
                 tail[1] += np.int64(region[17])
                 tail[2] += np.int64(region[18])
-                fill_by_token(x, n, a, narrow, top, raw, bounds)
+                fill_by_token(x, n, a, narrow, word, raw, bounds)
             else:
-                tail[1] = np.int64(moments[M_BELOW]) if advantage < 0 else 0
-                tail[2] = np.int64(moments[M_ABOVE]) if advantage > 0 else 0
                 sides[0] += moments[M_NEGATIVE]
                 sides[1] += moments[M_POSITIVE]
-                sides[2] += tail[1] + tail[2]
                 sides[3] += moments[M_SUM_BELOW]
                 sides[4] += moments[M_SUM_ABOVE]
                 sides[5] += moments[M_DEEP]
-                fill_sketch(x, n, narrow, top, row)
+                fill_sketch(x, n, narrow, word, row)
                 smallest, largest = extremes(x, n)
                 bounds[0, plane] = min(bounds[0, plane], smallest)
                 bounds[1, plane] = max(bounds[1, plane], largest)
-            tail[0] = tail[1] + tail[2]
-            counts[C_TAIL_ALL] += tail[0]
-            if n >= minimum:
-                counts[C_ELIGIBLE] += 1
-                counts[C_ADJACENT] += before[0, 0]
-                close_segment(tail, n, level_of, heavy_from, before, worst, seen, families, segment, pair)
-            else:
-                before[:] = 0
+            for s in range(segments):
+                held = n if segments == 1 else min(length, n - s * length)
+                if not many:
+                    found = np.int64(tail_count(x, s * length, held, side, spec[1])) if side != 0.0 else 0
+                    tail[1], tail[2] = found if side < 0 else 0, found if side > 0 else 0
+                    sides[2] += found
+                tail[0] = tail[1] + tail[2]
+                counts[C_TAIL_ALL] += tail[0]
+                if held >= minimum:
+                    counts[C_ELIGIBLE] += 1
+                    counts[C_ADJACENT] += before[0, 0]
+                    close_segment(tail, held, level_of, heavy_from, before, worst, seen, families, segment, pair)
+                else:
+                    before[:] = 0
         response[r, TOKENS], response[r, VALID], response[r, GAP_SUM] = present, valid, gap_sum
         if not many:
             region_sums_one_sign(advantage, float(valid), sides, region)

@@ -1,6 +1,6 @@
-"""The inner loops of the kernel: one segment of at most 512 gaps, valid and finite, in the first-level cache.
+"""The inner loops of the kernel: a block of at most 512 gaps, valid and finite, in the first-level cache.
 
-Shapes: x_T the segment's gaps, n of them; x_L the large ones; a_T advantages where these differ by token.
+Shapes: x_T the block's gaps, n of them; x_L the large ones; a_T advantages where these differ by token.
 
 For abs(gap) < LARGE no exponential is evaluated. With E, O the even and odd part of (exp(d) - 1 - d) / d**2,
 
@@ -52,25 +52,35 @@ def power_sums(x_T: Gaps, n: int) -> tuple[float, float]:
 
 
 @compiled(FINITE)
-def threshold_counts(x_T: Gaps, n: int, near: float, tau: float) -> tuple[Real, Real, Real, Real, Real, Real]:
-    """Tokens that are (negative, positive, near zero, tail below, tail above, large).
+def threshold_counts(x_T: Gaps, n: int, near: float) -> tuple[Real, Real, Real, Real]:
+    """Tokens that are (negative, positive, near zero, large).
 
     Counted in the gap's own type, exact to 2**24, so that one vector register serves the comparison and the sum.
     """
     kind = x_T.dtype.type
     one, zero = kind(1), kind(0)
-    near_, tau_, large_ = kind(near), kind(tau), kind(LARGE)
-    negative = positive = close = below = above = large = zero
+    near_, large_ = kind(near), kind(LARGE)
+    negative = positive = close = large = zero
     for i in range(n):
         d = x_T[i]
         size = abs(d)
         negative += one if d < zero else zero
         positive += one if d > zero else zero
         close += one if size < near_ else zero
-        below += one if d <= -tau_ else zero
-        above += one if d >= tau_ else zero
         large += one if size >= large_ else zero
-    return negative, positive, close, below, above, large
+    return negative, positive, close, large
+
+
+@compiled(FINITE)
+def tail_count(x_T: Gaps, start: int, n: int, side: float, tau: float) -> Real:
+    """Of n tokens from `start`, how many lie beyond tau on the side of the advantage's sign, 1 or -1."""
+    kind, base = x_T.dtype.type, np.uintp(start)
+    one, zero = kind(1), kind(0)
+    tau_, side_ = kind(tau), kind(side)
+    found = zero
+    for i in range(n):
+        found += one if side_ * x_T[base + np.uintp(i)] >= tau_ else zero
+    return found
 
 
 @compiled(FINITE)

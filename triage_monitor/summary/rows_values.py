@@ -71,7 +71,8 @@ class UpdateRows:
         """Positions, masked ones included."""
         return int(self.offsets[-1])
 
-    def summarize(self, spec: SummarySpec | None = None) -> StepSummary:
+    def summarize(self, spec: SummarySpec | None = None, *, each: Any = map) -> StepSummary:
+        """`each` as in `summarize`: an executor's map reduces a large shard in two threads."""
         from triage_monitor.summary.build import summarize
         from triage_monitor.summary.spec import DEFAULT_SPEC
 
@@ -96,6 +97,7 @@ class UpdateRows:
             grad_norm=self.grad_norms,
             padding_rows=self.padding_rows,
             spec=spec or DEFAULT_SPEC,
+            each=each,
         )
 
 

@@ -63,6 +63,14 @@ class Draft:
             self.minima[MIN_INDEX[name]] = min(self.minima[MIN_INDEX[name]], values.min())
         self.maxima[MAX_INDEX[name]] = max(self.maxima[MAX_INDEX[name]], values.max())
 
+    def join(self, other: Draft) -> None:
+        """Adds what another one of this spec holds."""
+        self.counters += other.counters
+        self.totals += other.totals
+        self.flat += other.flat
+        np.minimum(self.minima, other.minima, out=self.minima)
+        np.maximum(self.maxima, other.maxima, out=self.maxima)
+
     def summary(self) -> StepSummary:
         cells = Cells.of(self.flat)
         return StepSummary(self.spec, self.counters, self.totals, self.minima, self.maxima, cells)
