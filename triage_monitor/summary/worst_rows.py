@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +18,10 @@ from triage_monitor.summary.jit import REORDER, compiled
 from triage_monitor.summary.kernel_segment import Floats, Gaps, Ints
 from triage_monitor.summary.rows_values import Array, UpdateRows
 from triage_monitor.summary.spec import DEFAULT_SPEC, SummarySpec
-from triage_monitor.summary.symptoms_sample import gap_at
 from triage_monitor.summary.worst import KEPT, MAX_CELLS, MAX_NAME, WorstResponse
 
 Flags = NDArray[np.bool_]
+ADVANTAGE, GAP = range(2)
 
 
 @compiled(REORDER)
@@ -58,17 +59,79 @@ def tail_gaps(
         gap_R[r] = total
 
 
+@compiled()
+def cut(
+    x_T: Gaps,
+    y_T: Gaps,
+    out_T: Flags,
+    advantage: Floats,
+    per_token: bool,
+    tau: float,
+    length: int,
+    row_K: Ints,
+    first_K: Ints,
+    last_K: Ints,
+    valid_S: Ints,
+    tail_S: Ints,
+    lowest_S: Floats,
+    mean_KM: Floats,
+) -> None:
+    """Each of K responses in segments of `length` positions, one after the other; mean advantage and gap into mean_KM.
+
+    `lowest_S` comes filled with infinity; a mean is NaN where no position is valid.
+    """
+    paired, masked = y_T.size > 0, out_T.size > 0
+    segment = -1
+    for k in range(row_K.size):
+        held, total, pushed = 0, 0.0, 0.0
+        for start in range(first_K[k], last_K[k], length):
+            segment += 1
+            for t in range(start, min(start + length, last_K[k])):
+                gap = np.float64(x_T[t]) - np.float64(y_T[t]) if paired else np.float64(x_T[t])
+                if not np.isfinite(gap) or (masked and out_T[t]):
+                    continue
+                one = advantage[t] if per_token else advantage[row_K[k]]
+                held += 1
+                total += gap
+                pushed += one
+                valid_S[segment] += 1
+                tail_S[segment] += gap * np.sign(one) >= tau  # an unknown advantage has no sign: never
+                lowest_S[segment] = min(lowest_S[segment], gap)
+        mean = total / held
+        if not np.isfinite(total):  # the sum of absurd gaps overflowed, their mean does not
+            mean = 0.0
+            for t in range(first_K[k], last_K[k]):
+                gap = np.float64(x_T[t]) - np.float64(y_T[t]) if paired else np.float64(x_T[t])
+                if np.isfinite(gap) and not (masked and out_T[t]):
+                    mean += gap / held
+        mean_KM[k, ADVANTAGE], mean_KM[k, GAP] = pushed / held, mean
+
+
 def worst_of(rows: UpdateRows, spec: SummarySpec = DEFAULT_SPEC, *, shard: int = 0) -> tuple[WorstResponse, ...]:
     """At most KEPT responses with an amplifying tail, worst first; a pure function of the shard's rows."""
     if rows.tokens == 0:
         return ()
-    weight = _weights(rows, spec)
+    given, weight = _columns(rows, spec), np.zeros(rows.responses)
+    tail_gaps(given.x, given.y, given.out, given.offsets, given.advantages, given.per_token, given.tau, weight)
     order = np.argsort(-weight, kind="stable")[:KEPT]
     order = order[weight[order] > 0]
-    return tuple(_responses(rows, order, weight, spec, shard)) if len(order) else ()
+    return tuple(_responses(rows, given, order, weight, spec, shard)) if len(order) else ()
 
 
-def _weights(rows: UpdateRows, spec: SummarySpec) -> NDArray[np.float64]:
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The rows as the passes read them; `out` marks positions that do not count, or is empty."""
+
+    x: Array
+    y: Array
+    out: Flags
+    offsets: Ints
+    advantages: Floats
+    per_token: bool
+    tau: float
+
+
+def _columns(rows: UpdateRows, spec: SummarySpec) -> _Columns:
     first = _readable(rows.gap if rows.gap is not None else rows.learner_logprobs)
     second = _readable(rows.sampler_logprobs) if rows.gap is None else np.empty(0, first.dtype)
     if rows.gap is None and second.dtype != first.dtype:
@@ -76,8 +139,7 @@ def _weights(rows: UpdateRows, spec: SummarySpec) -> NDArray[np.float64]:
     outside = np.empty(0, np.bool_) if rows.mask is None else ~rows.mask.astype(np.bool_)
     if rows.missing is not None:
         outside = rows.missing | outside if outside.size else rows.missing.astype(np.bool_)
-    weight = np.zeros(rows.responses)
-    tail_gaps(
+    return _Columns(
         _locked(first),
         _locked(second),
         _locked(outside),
@@ -85,9 +147,7 @@ def _weights(rows: UpdateRows, spec: SummarySpec) -> NDArray[np.float64]:
         _locked(rows.advantages.astype(np.float64, copy=False)),
         rows.advantages_per_token,
         _threshold(rows, spec),
-        weight,
     )
-    return weight
 
 
 def _readable(values: Array | None) -> Array:
@@ -108,38 +168,19 @@ def _threshold(rows: UpdateRows, spec: SummarySpec) -> float:
 
 
 def _responses(
-    rows: UpdateRows, order: Ints, weight: NDArray[np.float64], spec: SummarySpec, shard: int
+    rows: UpdateRows, given: _Columns, order: Ints, weight: Floats, spec: SummarySpec, shard: int
 ) -> Iterator[WorstResponse]:
-    """All of them are cut into segments together: a small shard's time goes into calls, not into tokens."""
     first, last = _heard(rows, order)
-    size = last - first
-    border = np.cumsum(size) - size  # of each response in what follows
-    place = np.arange(size.sum()) + np.repeat(first - border, size)
-    with np.errstate(invalid="ignore", over="ignore"):
-        gap = gap_at(rows, place)
-    valid = np.isfinite(gap) if rows.mask is None else rows.mask[place].astype(np.bool_) & np.isfinite(gap)
-    if rows.missing is not None:
-        valid &= ~rows.missing[place]
-    advantage = rows.advantages[place] if rows.advantages_per_token else np.repeat(rows.advantages[order], size)
-    tail = valid & (np.where(valid, gap, 0.0) * np.sign(np.nan_to_num(advantage)) >= _threshold(rows, spec))
-    cuts = [np.arange(start, start + count, spec.segment) for start, count in zip(border, size, strict=True)]
-    starts = np.concatenate(cuts)
-    valid_S, tail_S = (np.add.reduceat(flags.astype(np.int64), starts) for flags in (valid, tail))
-    lowest_S = np.minimum.reduceat(np.where(valid, gap, np.inf), starts)
-    heavy_S = (valid_S >= spec.minimum_valid) & (tail_S >= spec.phi * valid_S)
-    eligible_S = valid_S >= spec.minimum_valid
-    count = np.array([len(cut) for cut in cuts])
+    count = -(-(last - first) // spec.segment)
     begin = np.cumsum(count) - count
-    held = np.add.reduceat(valid, border, dtype=np.int64)
-    told = [
-        np.add.reduceat(np.where(valid, values, 0.0), border) / held
-        for values in (np.asarray(advantage, np.float64), gap)
-    ]
-    if not np.isfinite(told[1]).all():  # the sum of absurd gaps overflowed, their mean does not
-        told[1] = np.add.reduceat(np.where(valid, gap, 0.0) / np.repeat(held, size), border)
-    totals = [
-        np.add.reduceat(flags, begin, dtype=np.int64).tolist() for flags in (valid_S, tail_S, eligible_S, heavy_S)
-    ]
+    valid_S, tail_S = np.zeros(count.sum(), np.int64), np.zeros(count.sum(), np.int64)
+    lowest_S, mean_KM = np.full(count.sum(), np.inf), np.zeros((len(order), 2))
+    cut(
+        given.x, given.y, given.out, given.advantages, given.per_token, given.tau, spec.segment,
+        order, first, last, valid_S, tail_S, lowest_S, mean_KM,
+    )  # fmt: skip
+    eligible_S = valid_S >= spec.minimum_valid
+    heavy_S = eligible_S & (tail_S >= spec.phi * valid_S)
     for i, row in enumerate(order.tolist()):
         segments = slice(begin[i], begin[i] + count[i])
         per_cell = -(-int(count[i]) // MAX_CELLS)
@@ -149,14 +190,14 @@ def _responses(
             shard=shard,
             response_id=_name(rows.response_ids, row),
             engine=_name(rows.engines, row),
-            advantage=_number(told[0][i]),
+            advantage=_number(mean_KM[i, ADVANTAGE]),
             tail_gap=round(min(float(weight[row]), sys.float_info.max), 6),
-            mean_gap=round(float(told[1][i]), 6),
-            valid_tokens=totals[0][i],
-            tail_tokens=totals[1][i],
+            mean_gap=round(float(mean_KM[i, GAP]), 6),
+            valid_tokens=int(valid_S[segments].sum()),
+            tail_tokens=int(tail_S[segments].sum()),
             segments=int(count[i]),
-            eligible=totals[2][i],
-            heavy=totals[3][i],
+            eligible=int(eligible_S[segments].sum()),
+            heavy=int(heavy_S[segments].sum()),
             per_cell=per_cell,
             tokens=tuple(tokens),
             tail=tuple(hits),
