@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -71,23 +71,29 @@ class Share:
 
 
 async def read_body(
-    request: Request, share: Share, *, max_bytes: int, stall_seconds: float, total_seconds: float
+    request: Request,
+    share: Share,
+    *,
+    max_bytes: int,
+    stall_seconds: float,
+    total_seconds: float,
+    seen: Callable[[memoryview], None] | None = None,
 ) -> memoryview:
-    """The whole body. Raises Problem 413, 408, 400 (shorter than declared) or 503."""
+    """The whole body. Raises Problem 413, 408, 400 (shorter than declared) or 503.
+
+    `seen` is told what there is of it, after every piece; what it was told stays as it is.
+    """
     declared = _declared_length(request)
     if declared is not None and declared > max_bytes:
         raise _too_large(declared, max_bytes)
     share.grow(min(STEP_BYTES, max_bytes) if declared is None else declared)
     buffer = _room(share.held_bytes)
     size = 0
-    stream = request.stream()
+    time = asyncio.get_running_loop().time
+    until = time() + total_seconds
     try:
-        async with asyncio.timeout(total_seconds) as total:
-            while True:
-                async with asyncio.timeout(stall_seconds):
-                    chunk = await anext(stream, None)
-                if chunk is None:
-                    break
+        async with asyncio.timeout_at(min(until, time() + stall_seconds)) as patience:
+            async for chunk in request.stream():
                 end = size + len(chunk)
                 if end > max_bytes:
                     raise _too_large(end, max_bytes)
@@ -98,8 +104,11 @@ async def read_body(
                     buffer = larger
                 buffer[size:end] = chunk
                 size = end
+                if seen is not None:
+                    seen(buffer[:size])
+                patience.reschedule(min(until, time() + stall_seconds))
     except TimeoutError:
-        why = f"not complete after {total_seconds:g} s" if total.expired() else f"silent for {stall_seconds:g} s"
+        why = f"not complete after {total_seconds:g} s" if time() >= until else f"silent for {stall_seconds:g} s"
         raise Problem(408, "body_timeout", f"the body was {why}, at byte {size}", headers=_CLOSE) from None
     except ClientDisconnect:
         raise Problem(400, "disconnected", f"the sender left at byte {size}") from None

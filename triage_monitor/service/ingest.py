@@ -27,9 +27,10 @@ from triage_monitor.service.access import caller_of
 from triage_monitor.service.admission import repeat
 from triage_monitor.service.arrivals import Admission
 from triage_monitor.service.body import ByteBudget, Share, json_body, read_body, read_model
+from triage_monitor.service.digest import PIECE_BYTES, Digest, RunningDigest
 from triage_monitor.service.halves import admit as admit_half
 from triage_monitor.service.halves import read_half
-from triage_monitor.service.intake import MEDIA_TYPES, Address, Reading, body_digest, read_shard
+from triage_monitor.service.intake import MEDIA_TYPES, Address, Reading, read_shard
 from triage_monitor.service.names import MAX_STEP, Attempt, Digits, Run, Step, checked_run
 from triage_monitor.service.problems import Problem, problem_of
 from triage_monitor.service.retention import Retention
@@ -37,10 +38,8 @@ from triage_monitor.service.sidecar import Sidecar
 from triage_monitor.service.wholes import admit as admit_whole
 from triage_monitor.storage.fence import origin_json
 from triage_monitor.storage.records import HalfRow, ShardRow
-from triage_monitor.summary.build import summarize
-from triage_monitor.summary.rows import STREAM_MIME, inflated_bytes, rows_from_arrays
+from triage_monitor.summary.rows import STREAM_MIME, encode_arrays, inflated_bytes
 from triage_monitor.summary.rows_halves import SIDES
-from triage_monitor.summary.worst_rows import worst_of
 
 DROPPED_HEADER = "triage-client-dropped"
 MAX_ATTEMPT_JUMP = 1000
@@ -65,20 +64,26 @@ class Ingest:
         self._settings = sidecar.settings.ingest
         self._retention = retention
         self._workers = ThreadPoolExecutor(self._settings.workers, thread_name_prefix="ingest")
+        # Jobs there wait for no other job, so a worker may wait for one of them.
+        self._beside = ThreadPoolExecutor(2 * self._settings.workers, thread_name_prefix="ingest-beside")
         self.budget = ByteBudget(self._settings.max_inflight_bytes, self._settings.max_waiting)
 
     def warm_up(self) -> None:
-        """Compiles the kernel before the first update waits for it; for log-probs in the background. Blocking."""
-        self._compile("float32")
-        threading.Thread(target=self._compile, args=("float64",), name="compile", daemon=True).start()
+        """Reads a shard of gaps, so that the first update waits for nothing to be compiled or imported; one of
+        log-probs in the background. Blocking."""
+        self._rehearse("gap")
+        pair = ("learner_logprobs", "sampler_logprobs")
+        threading.Thread(target=self._rehearse, args=pair, name="compile", daemon=True).start()
 
-    def _compile(self, kind: str) -> None:
-        one, spec = np.ones(1, dtype=kind), self._sidecar.settings.summary
-        summarize(gap=one, advantages=one, offsets=np.array([0, 1]), spec=spec)
-        worst_of(rows_from_arrays(gap=one, advantages=one, offsets=np.array([0, 1])), spec)
+    def _rehearse(self, *columns: str) -> None:
+        arrays: dict[str, Any] = dict.fromkeys(columns, np.full(1, -1.0, np.float32))
+        body = encode_arrays(**arrays, advantages=np.ones(1), offsets=np.array([0, 1]))
+        spec = self._sidecar.settings.summary
+        read_shard(Address("rehearsal", 0, 0, 1), STREAM_MIME, memoryview(body), spec=spec, max_tokens=1)
 
     def close(self) -> None:
         self._workers.shutdown()
+        self._beside.shutdown()
 
     async def take(self, request: Request, address: Address, side: str | None = None) -> tuple[Admission, int]:
         """One shard, from its first byte to its durable place; counts what it took or why it did not."""
@@ -87,14 +92,17 @@ class Ingest:
         try:
             with self.budget.request() as share:
                 media = _media_type(request)
+                digest = RunningDigest(self._workers, media)
                 body = await read_body(
                     request,
                     share,
                     max_bytes=self._settings.max_body_bytes,
                     stall_seconds=self._settings.stall_seconds,
                     total_seconds=self._settings.body_seconds,
+                    seen=digest.seen,
                 )
-                admission = await self._admitted(address, side, media, body, share)
+                hashing = asyncio.wrap_future(digest.of(body))
+                admission = await self._admitted(address, side, media, body, hashing, share)
         except TriageError as error:
             problem = problem_of(error)
             self._sidecar.tally.reject(problem.reason, self._sidecar.now())
@@ -106,21 +114,26 @@ class Ingest:
         return admission, len(body)
 
     async def _admitted(
-        self, address: Address, side: str | None, media: str, body: memoryview, share: Share
+        self,
+        address: Address,
+        side: str | None,
+        media: str,
+        body: memoryview,
+        hashing: asyncio.Future[Digest],
+        share: Share,
     ) -> Admission:
         loop = asyncio.get_running_loop()
         live = await self._sidecar.peek(address.run)
         if address.attempt is None:
             address = replace(address, attempt=0 if live is None else live.attempt)
         _check_attempt(address, 0 if live is None else live.attempt)
-        hashing = loop.run_in_executor(self._workers, body_digest, media, body)
         known = None
         if live is not None and not (side is None and live.awaits(address.place, address.shard)):
             known = await asyncio.to_thread(self._known, address, side)
         if known is not None and live is not None:
             shard = "/".join(map(str, known.key))
             refusal = f"shard {shard} was sent before with other content"
-            if known.digest == await hashing:
+            if known.digest == (await hashing).text:
                 if known.shards == address.shards:
                     return await repeat(self._sidecar, known)
                 refusal = f"shard {shard} was sent before as one of {known.shards} shards, not {address.shards}"
@@ -134,10 +147,11 @@ class Ingest:
             half = await loop.run_in_executor(
                 self._workers, lambda: read_half(address, side, media, body, max_tokens=limit)
             )
-            return await admit_half(self._sidecar, replace(half, row=replace(half.row, digest=await hashing)))
-        reading = await loop.run_in_executor(self._workers, self._read, address, media, body)
+            return await admit_half(self._sidecar, replace(half, row=replace(half.row, digest=(await hashing).text)))
+        crc = (await hashing).content_crc if len(body) > PIECE_BYTES else None
+        reading = await loop.run_in_executor(self._workers, self._read, address, media, body, crc)
         arrival = reading.arrival
-        return await admit_whole(self._sidecar, replace(arrival, row=replace(arrival.row, digest=await hashing)))
+        return await admit_whole(self._sidecar, replace(arrival, row=replace(arrival.row, digest=(await hashing).text)))
 
     def _known(self, address: Address, side: str | None) -> ShardRow | HalfRow | None:
         if side is None:
@@ -151,9 +165,15 @@ class Ingest:
             raise Problem(413, "too_large", f"the stream expands to {more} bytes; with its body {most} are taken")
         share.grow(size)
 
-    def _read(self, address: Address, media: str, body: memoryview) -> Reading:
+    def _read(self, address: Address, media: str, body: memoryview, content_crc: int | None) -> Reading:
         reading = read_shard(
-            address, media, body, spec=self._sidecar.settings.summary, max_tokens=self._settings.max_tokens
+            address,
+            media,
+            body,
+            spec=self._sidecar.settings.summary,
+            max_tokens=self._settings.max_tokens,
+            content_crc=content_crc,
+            beside=self._beside,
         )
         if self._retention is not None and reading.rows is not None:
             self._retention.keep(address, reading.rows)

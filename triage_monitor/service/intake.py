@@ -1,14 +1,14 @@
 """A shard's bytes -> its row and its summary; blocking and free of the event loop (a worker thread runs it).
 
-The digest is SHA-256 of the body under its media type, computed beside the decoding: the same bytes again are a
-duplicate and are answered without being decoded. Of group ids the distinct ones are kept, so that the closing can see
-a group that two shards share.
+Of group ids the distinct ones are kept, so that the closing can see a group that two shards share. What a large shard
+shows besides its summary is read off by a second thread.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from hashlib import sha256
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from triage_monitor.errors import InputError
 from triage_monitor.service.arrivals import Arrival
 from triage_monitor.service.open_update import Piece, Place
 from triage_monitor.storage.records import ShardRow
+from triage_monitor.summary.build import LARGE_SHARD
 from triage_monitor.summary.codec import encode
 from triage_monitor.summary.report import decode_report
 from triage_monitor.summary.rows import STREAM_MIME, SUMMARY_MIME, UpdateRows, checked_settings, decode_stream
@@ -59,14 +60,20 @@ class Reading:
     rows: UpdateRows | None = None
 
 
-def body_digest(media: str, body: memoryview) -> str:
-    state = sha256(media.encode())
-    state.update(body)
-    return state.hexdigest()
+def read_shard(
+    address: Address,
+    media: str,
+    body: memoryview,
+    *,
+    spec: SummarySpec,
+    max_tokens: int,
+    content_crc: int | None = None,
+    beside: Executor | None = None,
+) -> Reading:
+    """The shard without its digest and time. Raises InputError naming column and row.
 
-
-def read_shard(address: Address, media: str, body: memoryview, *, spec: SummarySpec, max_tokens: int) -> Reading:
-    """The shard without its digest and time. Raises InputError naming column and row."""
+    `content_crc` as in `decode_stream`; with `beside`, a large shard is read off in two threads.
+    """
     rows = None
     groups: bytes | None = None
     settings: dict[str, str] = {}
@@ -79,10 +86,14 @@ def read_shard(address: Address, media: str, body: memoryview, *, spec: SummaryS
             detail = f"the summary was made under {summary.spec.to_json()}, this monitor judges under {spec.to_json()}"
             raise InputError("spec_mismatch", detail)
     else:
-        rows = _decoded(address, body, max_tokens)
-        with np.errstate(over="ignore", invalid="ignore"):  # absurd inputs end as absent indicators
-            summary, symptoms = rows.summarize(spec), symptoms_of(rows)
-            worst = encode_worst(worst_of(rows, spec, shard=address.shard))
+        rows = _decoded(address, body, max_tokens, content_crc)
+        showing = partial(_shown, rows, spec, address.shard)
+        if beside is None or rows.tokens < LARGE_SHARD:
+            summary, (symptoms, worst) = rows.summarize(spec), showing()
+        else:
+            shown = beside.submit(showing)
+            summary = rows.summarize(spec, each=beside.map)
+            symptoms, worst = shown.result()
         settings = dict(rows.settings)
         groups = b"" if rows.groups is None else np.unique(rows.groups).astype("<i8").tobytes()
     row = ShardRow(
@@ -102,9 +113,15 @@ def read_shard(address: Address, media: str, body: memoryview, *, spec: SummaryS
     return Reading(Arrival(row, Piece(summary, groups, symptoms), encoded, worst), rows)
 
 
-def _decoded(address: Address, body: memoryview, max_tokens: int) -> UpdateRows:
+def _shown(rows: UpdateRows, spec: SummarySpec, shard: int) -> tuple[Symptoms, bytes]:
+    """What a shard shows besides its summary: symptoms, and its worst responses, encoded."""
+    with np.errstate(over="ignore", invalid="ignore"):  # absurd inputs end as absent indicators
+        return symptoms_of(rows), encode_worst(worst_of(rows, spec, shard=shard))
+
+
+def _decoded(address: Address, body: memoryview, max_tokens: int, content_crc: int | None) -> UpdateRows:
     try:
-        rows = decode_stream(body, max_tokens=max_tokens)
+        rows = decode_stream(body, max_tokens=max_tokens, content_crc=content_crc)
     except InputError as error:
         if error.reason != "bad_setting" or error.column is not None:
             raise

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
-from zlib import crc32
 
 import pyarrow as pa
 
 from triage_monitor.errors import InputError
+from triage_monitor.summary.checksum import stream_crc
 from triage_monitor.summary.objective import to_text
 from triage_monitor.summary.rows_arrow import (
     COLUMNS,
@@ -87,12 +87,13 @@ def _signed(table: pa.Table, told: Mapping[str, str], rows: int, compression: st
     return b"".join((head.replace(UNSIGNED.encode(), _signature(head, stream[len(head) :]), 1), stream[len(head) :]))
 
 
-def decode_stream(body: bytes | memoryview, *, max_tokens: int) -> UpdateRows:
+def decode_stream(body: bytes | memoryview, *, max_tokens: int, content_crc: int | None = None) -> UpdateRows:
     """Everything `rows_from_table` checks, of a whole and undamaged stream of at most `max_tokens` positions.
 
+    `content_crc` is the CRC-32 of what follows the schema message, where the caller has it already.
     Raises InputError; no damage to the bytes ends in another error, a crash or an allocation the caller did not allow.
     """
-    rows = rows_from_table(sound_table(body, max_tokens=max_tokens))
+    rows = rows_from_table(sound_table(body, max_tokens=max_tokens, content_crc=content_crc))
     with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
         rows = replace(rows, ignored_columns=check_columns(reader.schema.names))
     if rows.tokens > max_tokens:
@@ -100,13 +101,13 @@ def decode_stream(body: bytes | memoryview, *, max_tokens: int) -> UpdateRows:
     return rows
 
 
-def sound_table(body: bytes | memoryview, *, max_tokens: int) -> pa.Table:
+def sound_table(body: bytes | memoryview, *, max_tokens: int, content_crc: int | None = None) -> pa.Table:
     """Our columns of a whole and undamaged stream; what they mean is not looked at."""
     view = memoryview(body).cast("B")
     frame = check_frame(view, max_tokens=max_tokens)
     try:
         with pa.ipc.open_stream(pa.py_buffer(view)) as reader:
-            _check_promises(reader.schema, view, frame)
+            _check_promises(reader.schema, view, frame, content_crc)
             names = reader.schema.names
             check_names(names)
             wanted = [place for place, name in enumerate(names) if name in COLUMNS]
@@ -125,7 +126,7 @@ def inflated_bytes(body: memoryview, *, max_tokens: int) -> int:
     return check_frame(body, max_tokens=max_tokens).inflated
 
 
-def _check_promises(schema: pa.Schema, view: memoryview, frame: Frame) -> None:
+def _check_promises(schema: pa.Schema, view: memoryview, frame: Frame, content_crc: int | None) -> None:
     metadata = schema.metadata or {}
     declared = metadata.get(b"rows")
     if declared is not None and declared != str(frame.rows).encode():
@@ -137,12 +138,12 @@ def _check_promises(schema: pa.Schema, view: memoryview, frame: Frame) -> None:
             raise InputError("checksum", "the Arrow stream is damaged: its checksum is gone")
         return
     head = head.replace(signed, UNSIGNED.encode(), 1)
-    if signed != _signature(head, view[frame.schema_end :]):
+    if signed != _signature(head, view[frame.schema_end :], content_crc):
         raise InputError("checksum", "the Arrow stream is damaged: its bytes do not match its checksum")
 
 
-def _signature(unsigned_head: bytes, content: memoryview) -> bytes:
-    return f"crc32-{crc32(content, crc32(unsigned_head)):08x}".encode()
+def _signature(unsigned_head: bytes, content: memoryview, content_crc: int | None = None) -> bytes:
+    return f"crc32-{stream_crc(unsigned_head, content, content_crc):08x}".encode()
 
 
 def _first_line(error: BaseException) -> str:
