@@ -38,9 +38,7 @@ def heavy_segment_fraction(summary: StepSummary, family: str) -> float:
 
 def top5_tail_share(summary: StepSummary, family: str) -> float:
     eligible = _eligible(summary)
-    cells = summary.histograms["segment"][FAMILIES.index(family)]
-    n, c = np.nonzero(cells)
-    segments = cells[n, c]
+    n, c, segments = summary.histograms.used("segment", FAMILIES.index(family))
     tail = segments * c
     held = int(tail.sum()) or undefined("no_tail_tokens")
     return _top(c / n, segments, tail, TOP_SHARE * eligible) / held

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from triage_monitor.judge import concentration, direction, magnitude
 from triage_monitor.judge.table import Indicator, Undefined, undefined
 from triage_monitor.summary import sketch
@@ -95,8 +93,9 @@ def _finite(compute: Callable[[StepSummary], float], summary: StepSummary) -> fl
 def quantiles(summary: StepSummary) -> dict[str, dict[str, float | None]]:
     """Signed quantiles of the gap for all tokens and by the sign of A; None for a side without tokens."""
     result: dict[str, dict[str, float | None]] = {}
+    gap = summary.histograms["gap"]
     for side, planes in _PLANES.items():
-        counts = np.sum([summary.histograms["gap"][_PLANE_INDEX[plane]] for plane in planes], axis=0)
+        counts = gap[[_PLANE_INDEX[plane] for plane in planes]].sum(axis=0)
         low = min(summary.minimum(plane) for plane in planes)
         high = max(summary.maximum(plane) for plane in planes)
         values = sketch.quantiles(counts, QUANTILES, low, high)

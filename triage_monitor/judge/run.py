@@ -144,7 +144,9 @@ class RunMonitor:
         transition, change = None, None
         if judged:
             self._last = (attempt, step)
-            transition, change = self._judge(self._observe(step, attempt, window, context, observable), _values(update))
+            transition, change = self._judge(
+                self._observe(step, attempt, merged, window, context, observable), _values(update)
+            )
         update |= {"step": step, "attempt": attempt}
         window |= {"step": merged.last_step, "attempt": max([attempt, *self._window.starts])}
         window |= {"first_step": merged.first_step, "updates": merged.updates, "stage": self.stage.value}
@@ -229,11 +231,13 @@ class RunMonitor:
         return Window(step, step, 0, StepSummary.empty(self.spec))
 
     def _observe(
-        self, step: int, attempt: int, window: Mapping[str, Any], context: Context, observable: bool
+        self, step: int, attempt: int, held: Window, window: Mapping[str, Any], context: Context, observable: bool
     ) -> Observation:
-        """What is judged: the window of sound updates, `window` itself while all are."""
-        sound = self._window.sound() or self._nothing(step)
-        report = window if self._window.all_sound() else update_report(sound.summary)
+        """What is judged: the window of sound updates, `held` itself and its report while all are."""
+        sound, report = held, window
+        if not self._window.all_sound():
+            sound = self._window.sound() or self._nothing(step)
+            report = update_report(sound.summary)
         counts = report["counts"]
         return Observation(
             step=step,

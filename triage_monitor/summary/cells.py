@@ -45,12 +45,17 @@ class Cells:
         kept = counts != 0
         return cls(places[kept].astype(np.int32), counts[kept].astype(np.int64), size)
 
+    def within(self, start: int, stop: int) -> tuple[NDArray[np.int32], Counts]:
+        """Places counted from `start`, and counts, of the cells from `start` to `stop`."""
+        first, last = np.searchsorted(self.places, (start, stop))
+        return self.places[first:last] - start, self.counts[first:last]
+
     def dense(self, start: int = 0, stop: int | None = None) -> Counts:
         """Written out, [stop - start]; read-only."""
         stop = self.size if stop is None else stop
-        first, last = np.searchsorted(self.places, (start, stop))
+        places, counts = self.within(start, stop)
         flat = np.zeros(stop - start, np.int64)
-        flat[self.places[first:last] - start] = self.counts[first:last]
+        flat[places] = counts
         flat.setflags(write=False)
         return flat
 

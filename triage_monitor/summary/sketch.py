@@ -75,13 +75,11 @@ def quantiles(counts: NDArray[np.int64], ranks: Sequence[float], low: float, hig
     """`quantile` at several q from one pass over the bins."""
     cumulative = np.cumsum(counts)
     total = int(cumulative[-1])
-    return [None if total == 0 else _order_statistic(cumulative, total, q, low, high) for q in ranks]
-
-
-def _order_statistic(cumulative: NDArray[np.int64], total: int, q: float, low: float, high: float) -> float:
-    rank = min(max(math.ceil(q * total - 1e-9 * max(1.0, q * total)), 1), total)
-    if rank == 1:
-        return low
-    if rank == total:
-        return high
-    return float(min(max(VALUES[int(np.searchsorted(cumulative, rank))], low), high))
+    if total == 0:
+        return [None] * len(ranks)
+    order = [min(max(math.ceil(q * total - 1e-9 * max(1.0, q * total)), 1), total) for q in ranks]
+    values = VALUES[np.searchsorted(cumulative, order)].tolist()
+    return [
+        low if rank == 1 else high if rank == total else min(max(value, low), high)
+        for rank, value in zip(order, values, strict=True)
+    ]

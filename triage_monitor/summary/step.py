@@ -168,6 +168,14 @@ class Histograms(Mapping[str, Counts]):
         where = histogram_places(self._spec)[0][name]
         return self._cells.dense(where.start, where.stop).reshape(histogram_shapes(self._spec)[name])
 
+    def used(self, name: str, row: int) -> tuple[Counts, Counts, Counts]:
+        """The cells of one [n, n] row of a histogram that are not zero: their two indices, and their counts."""
+        where, (_, height, width) = histogram_places(self._spec)[0][name], histogram_shapes(self._spec)[name]
+        start = where.start + row * height * width
+        places, counts = self._cells.within(start, start + height * width)
+        first, second = np.divmod(places.astype(np.int64), width)
+        return first, second, counts
+
     def __iter__(self) -> Iterator[str]:
         return iter(histogram_shapes(self._spec))
 
