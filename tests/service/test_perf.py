@@ -3,51 +3,47 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import median
 
-import httpx
 import numpy as np
 import pytest
-from service.bare_sink import bare_sink
 from service.live_server import arrow, serving
 from service.served_process import served
 
+from triage_monitor.cli.bench_load import Shot, send_all
+from triage_monitor.cli.bench_load import server as bare_server
 from triage_monitor.service.exposition import SidecarCollector
 from triage_monitor.service.exposition_text import TextPage
 from triage_monitor.summary.rows import encode_arrays
 
 
-@pytest.fixture
-def sink() -> Iterator[httpx.Client]:
-    with bare_sink() as address, httpx.Client(base_url=address, trust_env=False) as http:
-        yield http
-
-
-def seconds(work: Callable[[], httpx.Response]) -> float:
-    started = time.perf_counter()
-    assert work().status_code in (200, 201)
-    return time.perf_counter() - started
-
-
 @pytest.mark.perf
-def test_ten_million_tokens_are_durable_and_judged_in_a_few_times_their_bare_upload(
-    sink: httpx.Client, tmp_path: Path
-) -> None:
-    tokens, responses, turns = 10_485_760, 512, 5
+def test_ten_million_tokens_are_durable_and_judged_in_less_than_twice_their_bare_upload(tmp_path: Path) -> None:
+    """Sent by the standard library's client, the quickest there is: with a slower one the ratio is smaller. Whoever
+    else works on this machine adds to either side, so the best of up to twenty turns is what each of them costs."""
+    tokens, responses = 10_485_760, 512
     rng = np.random.default_rng(0)
     offsets = np.arange(0, tokens + 1, tokens // responses)
     gap = rng.normal(0, 0.05, tokens).astype(np.float32)
     bare, ours = [], []
-    with served(tmp_path) as server:
-        for step in range(turns):
+    with bare_server("triage_monitor.cli.bench_sink") as (sink, _), served(tmp_path) as server:
+        while len(ours) < 3 or (len(ours) < 20 and min(ours) > 1.9 * min(bare)):
             body = encode_arrays(gap=gap, advantages=rng.normal(size=responses), offsets=offsets)
-            bare.append(seconds(lambda body=body: sink.put("/", content=body, timeout=60)))
-            ours.append(seconds(lambda body=body, step=step: server.put("run", step, body)))
-        assert server.http.get("/v1/runs/run").json()["window"]["updates"] == turns
-    print(f"bare {median(bare) * 1e3:.0f} ms, ours {median(ours) * 1e3:.0f} ms, ratio {min(ours) / min(bare):.2f}")
-    assert min(ours) < 5 * min(bare)
+            shot = Shot(f"/v1/runs/run/updates/{len(ours)}/shards/0", body)
+            bare.append(taken(sink, shot))
+            ours.append(taken(server.address, shot))
+        assert server.http.get("/v1/runs/run").json()["window"]["updates"] == len(ours)
+    print(
+        f"bare {min(bare) * 1e3:.0f} ms, ours {min(ours) * 1e3:.0f} ms, {min(ours) / min(bare):.2f}, {len(ours)} turns"
+    )
+    assert min(ours) < 2 * min(bare)
+
+
+def taken(address: str, shot: Shot) -> float:
+    """Seconds from the first byte sent to the last one of the answer."""
+    outcome = send_all(address, [shot], 1)
+    assert outcome.statuses == {201: 1}
+    return outcome.seconds
 
 
 @pytest.mark.perf

@@ -134,7 +134,7 @@ def test_end_lets_go_of_listeners_and_long_polls_and_finishes_requests(tmp_path:
     with served(tmp_path) as server:
         server.put("run", 1, masses(3, 2))
         ended: list[str] = []
-        waiting = threading.Event()
+        waiting, connected = threading.Event(), threading.Event()
 
         def listen() -> None:
             with httpx.stream("GET", f"{server.address}/v1/runs/run/events", timeout=60) as stream:
@@ -143,13 +143,16 @@ def test_end_lets_go_of_listeners_and_long_polls_and_finishes_requests(tmp_path:
             ended.append("events")
 
         def poll() -> None:
-            query = {"wait": 60, "after": 1}
-            answer = httpx.get(f"{server.address}/v1/runs/run/params", params=query, timeout=90)
+            with httpx.Client(base_url=server.address, timeout=90) as http:
+                http.get("/healthz")
+                connected.set()
+                answer = http.get("/v1/runs/run/params", params={"wait": 60, "after": 1})
             ended.append(f"params {answer.json()['version']}")
 
-        threads = [threading.Thread(target=listen), threading.Thread(target=poll)]
-        for thread in threads:
-            thread.start()
+        threads = [threading.Thread(target=poll), threading.Thread(target=listen)]
+        threads[0].start()
+        assert connected.wait(20)
+        threads[1].start()
         assert waiting.wait(20)
         assert server.end() == 0
         for thread in threads:
