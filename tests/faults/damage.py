@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 import shutil
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from storage.store_rows import params_row, run_row, shard_row, summary_row
 
+from triage_monitor.storage.pages import PAGE
 from triage_monitor.storage.records import (
     ParamsRow,
     Record,
@@ -41,11 +42,11 @@ def content() -> list[Record]:
     return rows + [params_row(version) for version in range(1, 12)]
 
 
-def killed_store(directory: Path, copy: Path, rows: list[Record]) -> None:
-    """`copy` is what a kill would have left of a store of these rows: part of it only in the log."""
-    store = SqliteStore(directory)
-    for row in rows:
-        store.write(row).result()
+def killed_store(directory: Path, copy: Path, writes: Iterable[tuple[Record, ...]], *, page_bytes: int = PAGE) -> None:
+    """`copy` is what a kill would have left of a store of these writes: part of it only in the log."""
+    store = SqliteStore(directory, page_bytes=page_bytes)
+    for rows in writes:
+        store.write(*rows).result()
     shutil.copytree(directory, copy)
     store.close()
 
@@ -59,12 +60,20 @@ def cut(body: bytes, rng: random.Random) -> bytes:
     return body[: rng.randrange(len(body))]
 
 
-def verdict(directory: Path, rows: list[Record]) -> tuple[int, int, int]:
-    """(rows gone, rows wrong, losses the store knows of) after opening what is left."""
-    store = SqliteStore(directory)
+def verdict(
+    directory: Path, rows: list[Record], older: Iterable[Record] = (), *, page_bytes: int = PAGE
+) -> tuple[int, int, int]:
+    """(rows gone, rows wrong, losses the store knows of) after opening what is left.
+
+    A row that stands as it was before it was replaced (`older`) is one whose newer self is gone.
+    """
+    store = SqliteStore(directory, page_bytes=page_bytes)
     try:
         kinds = (RunRow, ShardRow, UpdateRow, SummaryRow, SymptomRow, WorstRow, ParamsRow)
         found = {(kind, row.key): row for kind in kinds for row in store.rows(kind, "run-a")}
+        for row in older:
+            if found.get((type(row), row.key)) == row:
+                del found[type(row), row.key]
         gone = sum((type(row), row.key) not in found for row in rows)
         wrong = sum(found.get((type(row), row.key), row) != row for row in rows) + max(0, len(found) + gone - len(rows))
         return gone, wrong, store.corrupt_rows + store.damage.lost_writes

@@ -34,14 +34,14 @@ def _quiet() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("killed") / "data"
-    killed_store(tmp_path_factory.mktemp("store"), copy, content())
+    killed_store(tmp_path_factory.mktemp("store"), copy, [(row,) for row in content()])
     return copy
 
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("closed")
-    killed_store(directory, tmp_path_factory.mktemp("unused") / "data", content())
+    killed_store(directory, tmp_path_factory.mktemp("unused") / "data", [(row,) for row in content()])
     return directory
 
 

@@ -15,7 +15,7 @@ import sqlite3
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
 
@@ -37,9 +37,13 @@ class Ledger:
     lost: int = 0
     damages: int = 0
 
+    def values(self) -> tuple[int, ...]:
+        """In the order of `NAMES`."""
+        return self.epoch, self.written, self.rows, self.lost, self.damages
+
     def seal(self, schema_version: int) -> int:
         """63 bits over all of it and the schema's version."""
-        text = repr((*astuple(self), schema_version))
+        text = repr((*self.values(), schema_version))
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
@@ -75,7 +79,7 @@ def is_sealed(values: dict[str, int]) -> bool:
 
 def write_ledger(db: sqlite3.Connection, ledger: Ledger) -> None:
     """Into `meta`, within the caller's transaction."""
-    values = [*zip(NAMES, astuple(ledger), strict=True), (_SEAL, ledger.seal(SCHEMA_VERSION))]
+    values = [*zip(NAMES, ledger.values(), strict=True), (_SEAL, ledger.seal(SCHEMA_VERSION))]
     db.executemany(
         "INSERT INTO meta VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
         " WHERE value <> excluded.value",
@@ -121,7 +125,7 @@ class Mark:
 
 
 def packed(ledger: Ledger) -> bytes:
-    body = _FORM.pack(_MAGIC, *astuple(ledger), b"")[:-8]
+    body = _FORM.pack(_MAGIC, *ledger.values(), b"")[:-8]
     return body + blake2b(body, digest_size=8).digest()
 
 

@@ -12,10 +12,11 @@ import logging
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from triage_monitor.storage.ledger import Ledger, Mended, is_sealed, ledger_from, read_mark, write_ledger
+from triage_monitor.storage.pages import PAGE
 from triage_monitor.storage.records import ALL_KINDS, BESIDE
 from triage_monitor.storage.salvage import finish, fresh_file, put_in_place, salvage
 from triage_monitor.storage.schema import DATABASE_ERRORS, SCHEMA_VERSION, lossy_text, prepare
@@ -23,16 +24,13 @@ from triage_monitor.storage.schema import DATABASE_ERRORS, SCHEMA_VERSION, lossy
 WHOLE_CHECK_BYTES = 2 << 30
 SUSPECT_NAME = "suspect"
 _SIGNS = 5
-# Of the header's 100 bytes those that never change in a store of ours: offset, value.
-_HEADER = (
-    (0, b"SQLite format 3\0\x10\0\x02\x02\0@  "),
-    (44, b"\0\0\0\x04"),
-    (56, b"\0\0\0\x01"),
+_TABLE_COLUMNS = " UNION ALL ".join(
+    f"SELECT '{kind.TABLE}', name FROM pragma_table_info('{kind.TABLE}')" for kind in ALL_KINDS
 )
 logger = logging.getLogger("triage_monitor")
 
 
-def mend(path: Path, epoch: int) -> Mended | None:
+def mend(path: Path, epoch: int, page_bytes: int = PAGE) -> Mended | None:
     """What became of a store that had to be mended, None of one that was whole or is new. The directory is locked."""
     finish(path)
     mark, mark_damaged = read_mark(path.parent)
@@ -40,13 +38,13 @@ def mend(path: Path, epoch: int) -> Mended | None:
     if not _exists(path):
         signs = ["the database is gone"] if mark is not None and mark.written else []
     else:
-        signs = list(_signs(path, mark, thorough=suspect.exists()))
+        signs = list(_signs(path, mark, page_bytes, thorough=suspect.exists()))
     mended = None
     if not _exists(path) and not signs:
-        _create(path, epoch)
+        _create(path, epoch, page_bytes)
     elif signs:
         logger.error("the store %s is damaged: %s", path, "; ".join(signs))
-        mended = salvage(path, mark, lambda db: prepare(db, epoch=epoch))
+        mended = salvage(path, mark, page_bytes, lambda db: prepare(db, epoch=epoch))
         ledger = mended.ledger
         kept = f"{ledger.rows} rows are kept, {ledger.lost} acknowledged writes are lost since it was made"
         logger.error(
@@ -58,10 +56,11 @@ def mend(path: Path, epoch: int) -> Mended | None:
     return mended
 
 
-def _create(path: Path, epoch: int) -> None:
+def _create(path: Path, epoch: int, page_bytes: int) -> None:
     """An empty store, under its name only when it is whole: a first start may be killed as well."""
     beside = fresh_file(path)
     with closing(sqlite3.connect(beside, isolation_level=None)) as db:
+        db.execute(f"PRAGMA page_size = {page_bytes}")
         write_ledger(db, Ledger(prepare(db, epoch=epoch)))
         db.execute("PRAGMA journal_mode = WAL")
     put_in_place(beside, path)
@@ -81,11 +80,17 @@ def _without_mark(path: Path, damaged: bool) -> Mended | None:
     return Mended(replace(ledger, damages=ledger.damages + 1))
 
 
-def _signs(path: Path, mark: Ledger | None, *, thorough: bool) -> Iterator[str]:
+def _header(page_bytes: int) -> tuple[tuple[int, bytes], ...]:
+    """Of the header's 100 bytes those that never change in a store of ours: offset, value."""
+    size = page_bytes.to_bytes(2, "big")
+    return (0, b"SQLite format 3\0" + size + b"\x02\x02\0@  "), (44, b"\0\0\0\x04"), (56, b"\0\0\0\x01")
+
+
+def _signs(path: Path, mark: Ledger | None, page_bytes: int, *, thorough: bool) -> Iterator[str]:
     """Signs of damage, the plainest first; the first one found is enough to salvage."""
     with path.open("rb") as file:
         head = file.read(100)
-    if any(head[at : at + len(value)] != value for at, value in _HEADER):
+    if any(head[at : at + len(value)] != value for at, value in _header(page_bytes)):
         yield "its header is not that of a store"
         return
     try:
@@ -111,11 +116,14 @@ def _signs_inside(db: sqlite3.Connection, path: Path, mark: Ledger | None, *, th
 
 
 def _wrong_tables(db: sqlite3.Connection) -> Iterator[str]:
+    found: dict[str, list[str]] = {}
+    for table, column in db.execute(_TABLE_COLUMNS):
+        found.setdefault(table, []).append(column)
     for kind in ALL_KINDS:
-        columns = [row[1] for row in db.execute(f"PRAGMA table_info({kind.TABLE})")]
+        columns = found.get(kind.TABLE, [])
         if not columns and kind in BESIDE:
             continue  # a store from before there was such a table
-        if columns != [*(item.name for item in fields(kind)), "checksum"]:
+        if columns != [*kind.columns(), "checksum"]:
             yield f"table '{kind.TABLE}' does not have its columns"
 
 

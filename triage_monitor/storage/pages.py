@@ -26,35 +26,36 @@ _INT_BYTES = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 class Pages:
     """The pages of one database as its file and its log hold them."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, page_bytes: int = PAGE) -> None:
+        self._size = page_bytes
         self._file = _mapped(path)
         self._log = _mapped(path.with_name(f"{path.name}-wal"))
         self._newest: dict[int, int] = {}
         self._doubtful: list[tuple[int, int]] = []
         self._read_log()
-        self.count = max([-(-len(self._file) // PAGE), *self._newest])
+        self.count = max([-(-len(self._file) // self._size), *self._newest])
 
     def page(self, number: int) -> bytes:
         """Its newest image; empty when there is none."""
         offset = self._newest.get(number)
         if offset is not None:
-            return bytes(self._log[offset : offset + PAGE])
-        return bytes(self._file[(number - 1) * PAGE : number * PAGE]) if number > 0 else b""
+            return bytes(self._log[offset : offset + self._size])
+        return bytes(self._file[(number - 1) * self._size : number * self._size]) if number > 0 else b""
 
     def rows(self) -> Iterator[tuple[int, tuple[Value, ...]]]:
         """(row id, values) of every cell that parses, doubtful frames last."""
         for number in range(1, self.count + 1):
             yield from self._cells(number, self.page(number))
         for number, offset in self._doubtful:
-            yield from self._cells(number, bytes(self._log[offset : offset + PAGE]))
+            yield from self._cells(number, bytes(self._log[offset : offset + self._size]))
 
     def _cells(self, number: int, image: bytes) -> Iterator[tuple[int, tuple[Value, ...]]]:
         head = _FIRST_PAGE_HEAD if number == 1 else 0
         if len(image) < head + 8 or image[head] != _LEAF:
             return
-        image = image.ljust(PAGE, b"\0")
+        image = image.ljust(self._size, b"\0")
         (count,) = struct.unpack_from(">H", image, head + 3)
-        for index in range(min(count, (PAGE - head - 8) // 2)):
+        for index in range(min(count, (self._size - head - 8) // 2)):
             try:
                 (at,) = struct.unpack_from(">H", image, head + 8 + 2 * index)
                 yield self._cell(image, at)
@@ -66,10 +67,10 @@ class Pages:
         rowid, at = _varint(image, at)
         if size > MAX_CELL_BYTES:
             raise ValueError("longer than any row")
-        most, least = PAGE - 35, (PAGE - 12) * 32 // 255 - 23
+        most, least = self._size - 35, (self._size - 12) * 32 // 255 - 23
         local = size
         if size > most:
-            local = least + (size - least) % (PAGE - 4)
+            local = least + (size - least) % (self._size - 4)
             local = local if local <= most else least
         payload = bytearray(image[at : at + local])
         if size > local:
@@ -82,14 +83,14 @@ class Pages:
     def _follow(self, payload: bytearray, following: int, size: int) -> None:
         while len(payload) < size and following:
             page = self.page(following)
-            if len(page) < PAGE:
+            if len(page) < self._size:
                 raise ValueError("an overflow page is missing")
             (following,) = struct.unpack_from(">I", page)
             payload += page[4 : 4 + size - len(payload)]
 
     def _read_log(self) -> None:
         """Frames of the log's present generation up to its last commit; see sqlite.org/walformat.html."""
-        log, step = self._log, _FRAME_HEAD + PAGE
+        log, step = self._log, _FRAME_HEAD + self._size
         frames = range(32, len(log) - step + 1, step)
         if not frames:
             return
@@ -120,10 +121,9 @@ class Pages:
 
 def _sum(body: bytes, start: tuple[int, ...], order: str) -> tuple[int, int]:
     first, second = start
-    words = struct.unpack(f"{order}{len(body) // 4}I", body)
-    for index in range(0, len(words), 2):
-        first = (first + words[index] + second) & 0xFFFFFFFF
-        second = (second + words[index + 1] + first) & 0xFFFFFFFF
+    for even, odd in struct.iter_unpack(f"{order}II", body):
+        first = (first + even + second) & 0xFFFFFFFF
+        second = (second + odd + first) & 0xFFFFFFFF
     return first, second
 
 

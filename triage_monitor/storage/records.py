@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from functools import cache
 from typing import Any, ClassVar
 
 
@@ -48,6 +49,7 @@ class Record:
         return cls.ORDER or cls.KEY
 
     @classmethod
+    @cache
     def columns(cls) -> tuple[str, ...]:
         return tuple(item.name for item in fields(cls))
 

@@ -13,7 +13,8 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 
 from triage_monitor.errors import StoreCorrupt
@@ -27,14 +28,15 @@ _ZLIB = b"\x78\x9c"
 Shape = tuple[type[Record], tuple[tuple[str, bool], ...]]
 
 
-def salvage(path: Path, mark: Ledger | None, prepare: Callable[[sqlite3.Connection], int]) -> Mended:
-    """Replaces the database at `path`; `prepare` makes the schema in an empty one.
+def salvage(path: Path, mark: Ledger | None, page_bytes: int, prepare: Callable[[sqlite3.Connection], int]) -> Mended:
+    """Replaces the database at `path`, of pages of so many bytes; `prepare` makes the schema in an empty one.
 
     Raises StoreCorrupt, and leaves everything as it was, when nothing says that the file ever was a store.
     """
-    pages = Pages(path)
+    pages = Pages(path, page_bytes)
     beside = fresh_file(path)
     with closing(sqlite3.connect(beside, isolation_level=None)) as db:
+        db.execute(f"PRAGMA page_size = {page_bytes}")
         db.execute("PRAGMA synchronous = OFF")
         epoch = prepare(db)
         db.execute("BEGIN")
@@ -117,6 +119,7 @@ def _carry_over(pages: Pages, db: sqlite3.Connection) -> tuple[int, dict[str, in
     return rows, {name: value for name, (_, value) in meta.items()}
 
 
+@cache
 def _shapes() -> dict[int, list[Shape]]:
     """Column count, checksum included -> the kinds that have so many, each with its columns' types."""
     shapes: dict[int, list[Shape]] = {}
@@ -152,21 +155,46 @@ def _cells(columns: tuple[tuple[str, bool], ...], values: tuple[Value, ...]) -> 
         yield float(value) if kind == "float" and isinstance(value, int) else value
 
 
+@dataclass(frozen=True, slots=True)
+class _Statements:
+    """What keeping a row of one kind takes, and where its key stands."""
+
+    key: tuple[int, ...]
+    find: str
+    delete: str
+    insert: str
+    insert_anew: str
+
+
+def _statements(kind: type[Record]) -> _Statements:
+    where = " AND ".join(f"{name} = ?" for name in kind.KEY)
+    names = (*kind.columns(), "checksum")
+    columns, marks = ", ".join(names), ", ".join("?" * len(names))
+    return _Statements(
+        tuple(kind.columns().index(name) for name in kind.KEY),
+        f"SELECT rowid FROM {kind.TABLE} WHERE {where}",
+        f"DELETE FROM {kind.TABLE} WHERE {where}",
+        f"INSERT INTO {kind.TABLE} (rowid, {columns}) VALUES (?, {marks})",
+        f"INSERT INTO {kind.TABLE} ({columns}) VALUES ({marks})",
+    )
+
+
+_STATEMENTS = {kind: _statements(kind) for kind in ALL_KINDS}
+
+
 def _keep(db: sqlite3.Connection, kind: type[Record], rowid: int, cells: list[Value]) -> int:
     """1 when the row is new here, 0 when its key is known already."""
-    key = [cells[kind.columns().index(name)] for name in kind.KEY]
-    where = " AND ".join(f"{name} = ?" for name in kind.KEY)
-    known = db.execute(f"SELECT rowid FROM {kind.TABLE} WHERE {where}", key).fetchone()
+    sql = _STATEMENTS[kind]
+    key = [cells[place] for place in sql.key]
+    known = db.execute(sql.find, key).fetchone()
     if known is not None:
         if known[0] >= rowid:
             return 0
-        db.execute(f"DELETE FROM {kind.TABLE} WHERE {where}", key)
-    names = ", ".join((*kind.columns(), "checksum"))
-    marks = ", ".join("?" * len(cells))
+        db.execute(sql.delete, key)
     try:
-        db.execute(f"INSERT INTO {kind.TABLE} (rowid, {names}) VALUES (?, {marks})", (rowid, *cells))
+        db.execute(sql.insert, (rowid, *cells))
     except sqlite3.IntegrityError:  # the row id was used again after its row had gone
-        db.execute(f"INSERT INTO {kind.TABLE} ({names}) VALUES ({marks})", cells)
+        db.execute(sql.insert_anew, cells)
     return 0 if known is not None else 1
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import fields
+from functools import cache
 
 from triage_monitor.errors import ConfigError
 from triage_monitor.storage.records import BESIDE, KINDS, Record
@@ -51,6 +52,7 @@ def lossy_text(stored: bytes) -> str:
     return stored.decode("utf-8", "replace")
 
 
+@cache
 def schema_sql() -> tuple[str, ...]:
     return (
         "CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",
@@ -63,6 +65,11 @@ def schema_sql() -> tuple[str, ...]:
     )
 
 
+@cache
+def _beside_sql() -> tuple[str, ...]:
+    return tuple(table_sql(kind, unless_there=True) for kind in BESIDE)
+
+
 def prepare(db: sqlite3.Connection, *, epoch: int) -> int:
     """Creates or migrates the schema; returns the store's epoch. ConfigError when the file is newer than this code."""
     db.execute("BEGIN IMMEDIATE")
@@ -73,8 +80,8 @@ def prepare(db: sqlite3.Connection, *, epoch: int) -> int:
             db.executemany("INSERT INTO meta VALUES (?, ?)", [("schema_version", SCHEMA_VERSION), ("epoch", epoch)])
         else:
             _migrate(db)
-        for kind in BESIDE:
-            db.execute(table_sql(kind, unless_there=True))
+        for statement in _beside_sql():
+            db.execute(statement)
         stored = db.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchone()
     except BaseException:
         db.execute("ROLLBACK")

@@ -28,6 +28,7 @@ from triage_monitor.storage.base import Damage
 from triage_monitor.storage.fence import next_fence
 from triage_monitor.storage.ledger import Ledger, Mark, stored_ledger, transaction, write_ledger
 from triage_monitor.storage.mend import SUSPECT_NAME, mend
+from triage_monitor.storage.pages import PAGE
 from triage_monitor.storage.picking import Path as ReportPath
 from triage_monitor.storage.picking import Picked, picked_rows
 from triage_monitor.storage.records import HalfRow, Outcome, Record, Rule, RunRow, ShardRow, UpdateRow
@@ -68,11 +69,12 @@ class SqliteStore:
     """Store in `directory/triage.db`; see `base.Store`. Raises ConfigError when the directory is in use or too new.
 
     The epoch becomes larger than `epoch_above`, which takes over from the monitor of that epoch (see `fence`).
+    `page_bytes` (a power of two, 512 to 32,768) is settled when the file is made; a file of other pages is damaged.
     """
 
     durable = True
 
-    def __init__(self, directory: Path, epoch_above: int = 0) -> None:
+    def __init__(self, directory: Path, epoch_above: int = 0, *, page_bytes: int = PAGE) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._path = directory / "triage.db"
         self._lock_file = _claim(directory)
@@ -84,7 +86,7 @@ class SqliteStore:
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         try:
             now, is_new = int(time.time()), not self._path.exists()
-            mended = mend(self._path, now)
+            mended = mend(self._path, now, page_bytes)
             self._writer_db = open_database(self._path)
             made = prepare(self._writer_db, epoch=now)
             self._ledger = stored_ledger(self._writer_db, made) if mended is None else mended.ledger
