@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -231,17 +230,3 @@ def test_encoded_shards_with_groups_may_have_split_them(server: LiveServer) -> N
         )
         server.put("groups-encoded", 1, encode(summary), shard=shard, shards=2, headers=headers)
     assert server.run("groups-encoded")["last_update"]["counts"]["group_split"] == 1
-
-
-def test_update_that_cannot_be_judged_holds_no_other_run_open() -> None:
-    clock = FakeClock()
-    with serving(Settings.from_dict(GRACE), clock=clock.clock) as server:
-        for run in ("faulty", "sound"):
-            for shard in range(2):
-                assert server.put(run, 1, masses(3, 2), shard=shard, shards=3).json()["update"] == "open"
-        faulty = server.sidecar.runs["faulty"].open[0, 1]
-        faulty.pieces[0] = replace(faulty.pieces[0], groups=b"not whole numbers")
-        clock.advance(31)
-        with pytest.raises(ValueError, match="buffer size"):
-            server.close_overdue()
-        assert server.run("sound")["last_update"]["status"] == "partial"

@@ -19,6 +19,7 @@ from triage_monitor.service.arrivals import Admission
 from triage_monitor.service.live import LiveRun
 from triage_monitor.service.open_update import OpenUpdate
 from triage_monitor.service.sidecar import Sidecar
+from triage_monitor.service.unclosable import UNCLOSABLE, Unclosable
 from triage_monitor.storage.records import AttemptRow, HalfRow, Outcome, Record, ShardRow
 
 IMPLICIT = "implicit"
@@ -61,7 +62,10 @@ async def arrived(
                 if live.retired:
                     live.retired = False
                     await sidecar.write(live.run_row())
-                await placed(live, row)
+                if place in live.troubles.aside:
+                    live.troubles.aside[place].shards_in += 1
+                else:
+                    await placed(live, row)
             except BaseException:
                 live.partial = None
                 await sidecar.reload(live)  # this shard is stored, and in no update that is open here
@@ -84,12 +88,20 @@ async def _repeated(sidecar: Sidecar, row: ShardRow | HalfRow) -> Admission:
 async def _settled(sidecar: Sidecar, live: LiveRun, row: ShardRow | HalfRow, *, duplicate: bool) -> Admission:
     """Closes the update if its last shard is in; the run is locked."""
     place = (row.attempt, row.step)
-    update = live.open.get(place)
-    if update is not None and update.missing_shards and not update.revision:
+    update, aside = live.open.get(place), live.troubles.aside.get(place)
+    if aside is not None:
+        state, shards_in = UNCLOSABLE, aside.shards_in
+    elif update is None:
+        closed = await asyncio.to_thread(live.closed, place)
+        state, shards_in = ("unknown", 0) if closed is None else (closed.status, closed.shards - closed.missing_shards)
+    elif (update.missing_shards and not update.revision) or sidecar.is_paused(live, update):
         state, shards_in = "open", update.shards_in
     else:
-        closed = await (asyncio.to_thread(live.closed, place) if update is None else sidecar.close(live, update))
-        state, shards_in = ("unknown", 0) if closed is None else (closed.status, closed.shards - closed.missing_shards)
+        try:
+            closed = await sidecar.close(live, update)
+            state, shards_in = closed.status, closed.shards - closed.missing_shards
+        except Unclosable:  # it is stored all the same
+            state, shards_in = UNCLOSABLE, update.shards_in
     live.snapshot = live.take_snapshot()
     return Admission(duplicate, row.attempt, row.shards, state, shards_in, live.version)
 

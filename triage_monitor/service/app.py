@@ -159,6 +159,7 @@ def _service_routes(
             "damaged": damage.times,
             "lost_writes": damage.lost_writes,
             "set_aside": damage.set_aside,
+            "unclosable_updates": sidecar.unclosable(),
         }
         if Scope.READ not in caller_of(request).may:
             body = {"status": body["status"]}

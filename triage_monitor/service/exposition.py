@@ -220,6 +220,8 @@ def _progress(families: _Families, run: Snapshot, here: dict[str, str], open_upd
     in_window = None if newest is None else newest.report["window"].get("updates")
     families.gauge("triage_window_updates", "Updates in the trailing window", here, in_window)
     families.gauge("triage_open_updates", "Updates still waiting for shards", here, open_updates)
+    text = "Updates set aside until the next start, as closing them failed again and again"
+    families.gauge("triage_unclosable_updates", text, here, run.unclosable)
     families.gauge("triage_attempt", "The run's current attempt", here, run.attempt)
     families.gauge("triage_params_version", "Newest issued parameter version", here, run.params.version)
     text = "Parameter version that the trainer said is in force"

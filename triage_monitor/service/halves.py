@@ -55,7 +55,7 @@ async def admit(sidecar: Sidecar, arrival: HalfArrival) -> Admission:
 async def _expected(sidecar: Sidecar, live: LiveRun, row: HalfRow) -> OpenUpdate:
     """The update a half belongs to, opened by its first one."""
     place = (row.attempt, row.step)
-    update = live.open.get(place)
+    update = live.collecting(place)
     if update is None and live.newest is not None and place <= (live.newest.attempt, live.newest.step):
         closed = await _closed(live, place)
         if closed is not None:

@@ -20,6 +20,7 @@ from triage_monitor.judge.causes_run import HEAD_STEPS, CauseTracker
 from triage_monitor.judge.run import JudgeSettings, RunMonitor
 from triage_monitor.parameters import TriageParams, changed
 from triage_monitor.service.open_update import Halves, OpenUpdate, Piece, Place
+from triage_monitor.service.unclosable import Troubles
 from triage_monitor.storage.audit import Head, first_head, head_of
 from triage_monitor.storage.base import Store, effective_updates
 from triage_monitor.storage.records import (
@@ -71,6 +72,7 @@ class Snapshot:
     interval_seconds: float | None = None
     fenced_by: int | None = None
     proposed: Mapping[str, Any] | None = None  # what a dry run would have set by now; None outside of one
+    unclosable: int = 0  # updates that are set aside
 
     @property
     def unacknowledged_updates(self) -> int | None:
@@ -125,6 +127,7 @@ class LiveRun:
         self.client_drops: dict[int, dict[str, int]] = {}
         self.monitor = RunMonitor(settings, spec)
         self.causes = CauseTracker(settings.window_updates)
+        self.troubles = Troubles(name)
         self.snapshot = self.take_snapshot()
 
     @contextmanager
@@ -142,6 +145,16 @@ class LiveRun:
         self.last_seen, self.heard_at = at, heard_at
         if first_time:
             self.closings.append(at)
+
+    def collecting(self, place: Place) -> OpenUpdate | None:
+        """The update that a shard of this place has to fit, if there is one: open, or set aside."""
+        aside = self.troubles.aside.get(place)
+        return self.open.get(place) if aside is None else aside.update
+
+    def due_at(self, update: OpenUpdate) -> float:
+        """When it is closed though shards are missing, or a closing of it that failed is tried again."""
+        again_at = self.troubles.again_at(update.place)
+        return update.deadline if again_at is None else again_at
 
     def awaits(self, place: Place, shard: int) -> bool:
         """True only when nothing is stored of this shard, or is just being: its update is open for the first time, and
@@ -190,8 +203,12 @@ class LiveRun:
             self.monitor.adopt(self.params)  # after a dry run the policy believes in what was never issued
         self.causes = self.restored_causes()
         self.partial = None
-        self.open = {place: self.reopened(place, deadline) for place in store.unclosed(name)}
+        waited = {place: update.deadline for place, update in self.open.items()}
+        unclosed = [place for place in store.unclosed(name) if place not in self.troubles.aside]
+        self.open = {place: self.reopened(place, deadline) for place in unclosed}
         self.open = {place: update for place, update in self.open.items() if not update.is_empty}
+        for place, update in self.open.items():
+            update.deadline = min(update.deadline, waited.get(place, update.deadline))
         self.snapshot = self.take_snapshot()
 
     def audited(self, row: AuditRow | None) -> None:
@@ -227,6 +244,7 @@ class LiveRun:
             interval_seconds=median_interval(self.closings),
             fenced_by=self.fenced_by,
             proposed=self.proposed(),
+            unclosable=len(self.troubles.aside),
         )
 
     def proposed(self) -> Mapping[str, Any] | None:

@@ -20,6 +20,7 @@ from triage_monitor.service.live import LiveRun
 from triage_monitor.service.names import MAX_STEP, Run, checked_run
 from triage_monitor.service.problems import Problem, busy
 from triage_monitor.service.sidecar import Sidecar
+from triage_monitor.service.unclosable import MAX_SHOWN
 from triage_monitor.storage.base import Store, effective_count, effective_updates
 from triage_monitor.storage.records import ParamsRow, RunRow, TransitionRow, UpdateRow
 from triage_monitor.storage.series import Scope, is_series_name, read_series, series_arrow
@@ -171,6 +172,7 @@ def _detail(sidecar: Sidecar, live: LiveRun) -> dict[str, Any]:
         "objective": report.get("objective", {}),
         "settings": report.get("settings", {}),
         "open_updates": open_updates,
+        "unclosable_updates": [item.to_dict() for item in list(live.troubles.aside.values())[-MAX_SHOWN:]],
         "params": now.params.to_dict(),
         "params_version": now.params.version,
         "params_at": now.params_at,

@@ -24,6 +24,7 @@ from triage_monitor.service.open_update import OpenUpdate
 from triage_monitor.service.problems import Problem
 from triage_monitor.service.tally import Tally
 from triage_monitor.service.thinning import thin_if_due
+from triage_monitor.service.unclosable import MAX_SHOWN, Unclosable, is_own_fault
 from triage_monitor.storage.audit import links_in
 from triage_monitor.storage.audit_witness import Witness
 from triage_monitor.storage.base import Store, effective_updates
@@ -93,6 +94,11 @@ class Sidecar:
 
     def now(self) -> float:
         return self.clock.wall()
+
+    def unclosable(self) -> list[dict[str, Any]]:
+        """Updates that are set aside, of all runs, a few of each."""
+        runs = [(live.name, list(live.troubles.aside.values())[-MAX_SHOWN:]) for live in list(self.runs.values())]
+        return [{"run": name, **item.to_dict()} for name, aside in runs for item in aside]
 
     def is_retired(self, live: LiveRun) -> bool:
         """Silence is counted by the monotonic clock: no jump of the wall clock retires a run or keeps it."""
@@ -209,30 +215,48 @@ class Sidecar:
         return closed
 
     async def _close_due(self, live: LiveRun) -> int:
+        closed = 0
         async with live.lock:
-            due = sorted((item for item in live.open.values() if self._is_due(item)), key=lambda item: item.place)
-            for update in due:
-                await self.close(live, update)
-            return len(due)
+            for place in sorted(live.open):
+                update = live.open.get(place)  # one that failed has loaded all of them anew
+                if update is not None and self._is_due(live, update):
+                    with suppress(Unclosable):  # told and counted; the others go on
+                        await self.close(live, update)
+                        closed += 1
+        return closed
 
-    def _is_due(self, update: OpenUpdate) -> bool:
-        if update.is_empty:
+    def _is_due(self, live: LiveRun, update: OpenUpdate) -> bool:
+        if update.is_empty or self.is_paused(live, update):
             return False
         return update.missing_shards == 0 or update.revision > 0 or update.deadline <= self.clock.monotonic()
 
+    def is_paused(self, live: LiveRun, update: OpenUpdate) -> bool:
+        """True while a closing that failed waits for its next try."""
+        again_at = live.troubles.again_at(update.place)
+        return again_at is not None and self.clock.monotonic() < again_at
+
     async def close(self, live: LiveRun, update: OpenUpdate) -> UpdateRow:
+        """Raises Unclosable where the update itself is to blame; then it is tried again by and by."""
         judging = asyncio.get_running_loop().run_in_executor
         try:
             closing = await judging(self._judging, judge_update, live, update, self.now())
             await self.write(*closing.records)
-        except BaseException:
-            # The judge has moved on while nothing was written.
-            await self.reload(live)
+        except BaseException as error:
+            told = self._noted(live, update, error) if is_own_fault(error) else None
+            await self.reload(live)  # the judge has moved on while nothing was written
+            if told is not None:
+                raise told from error
             raise
         del live.open[update.place]
+        live.troubles.closed(update.place)
         live.keep_partial(update)
         self._apply(live, closing)
         return closing.row
+
+    def _noted(self, live: LiveRun, update: OpenUpdate, error: BaseException) -> Unclosable:
+        self.tally.reject("close_failed")
+        self.wake.set()
+        return live.troubles.note(update, error, self.clock.monotonic(), self.now())
 
     def _apply(self, live: LiveRun, closing: Closing) -> None:
         row = closing.row
@@ -282,9 +306,8 @@ class Sidecar:
     async def _close_loop(self) -> None:
         looked = self.clock.monotonic()
         while True:
-            until = min(
-                [looked + IDLE_SECONDS, *(u.deadline for live in self.runs.values() for u in live.open.values())]
-            )
+            runs = self.runs.values()
+            until = min([looked + IDLE_SECONDS, *(live.due_at(u) for live in runs for u in live.open.values())])
             self.wake.clear()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.wake.wait(), max(until - self.clock.monotonic(), 0.01))

@@ -23,6 +23,8 @@ async def thin_if_due(live: LiveRun, settings: StoreSettings) -> int:
         if newest is None or live.closed_since_thinning < THIN_EVERY:
             return 0
         shards_before = newest.step - settings.keep_shards + 1
+        joined = [step for (_, step), aside in live.troubles.aside.items() if aside.update.halves is not None]
+        shards_before = min([shards_before, *joined])  # their halves are needed when they are tried again
         summaries_before = newest.step - settings.keep_summaries + 1
         if any(step < shards_before for _, step in (*live.open, *live.arriving)):
             return 0

@@ -28,7 +28,7 @@ async def admit(sidecar: Sidecar, arrival: Arrival) -> Admission:
 async def _expected(sidecar: Sidecar, live: LiveRun, row: ShardRow) -> OpenUpdate:
     """The update a shard belongs to, opened by its first shard; ConflictError when their counts differ."""
     place = (row.attempt, row.step)
-    update = live.open.get(place)
+    update = live.collecting(place)
     if update is None and live.newest is not None and place <= (live.newest.attempt, live.newest.step):
         closed = await asyncio.to_thread(live.closed, place)
         if closed is not None:
