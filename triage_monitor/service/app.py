@@ -34,6 +34,7 @@ from triage_monitor.service.exposition_text import SharedPage, TextPage
 from triage_monitor.service.notify import Notifier
 from triage_monitor.service.retention import Retention
 from triage_monitor.service.sidecar import Sidecar
+from triage_monitor.service.stderr import UnblockedStderr, stderr_families
 from triage_monitor.service.tokens import Scope, TokenSet
 from triage_monitor.service.webhook import Webhooks
 from triage_monitor.storage.audit import WITNESS_FILE
@@ -53,9 +54,15 @@ class Application:
 
 
 def build(
-    settings: Settings, store: Store, *, clock: Clock | None = None, registry: CollectorRegistry | None = None
+    settings: Settings,
+    store: Store,
+    *,
+    clock: Clock | None = None,
+    registry: CollectorRegistry | None = None,
+    stderr: UnblockedStderr | None = None,
 ) -> Application:
-    """Puts the parts together; a registry that is passed in may hold collectors of the caller's too."""
+    """Puts the parts together; a registry that is passed in may hold collectors of the caller's too. What `stderr`
+    had to drop is told on /metrics."""
     home = Path(settings.store.data_dir)
     witness = Witness(Path(settings.store.audit_witness or home / WITNESS_FILE)) if store.durable else None
     sidecar = Sidecar(settings, store, clock or Clock(), witness)
@@ -75,6 +82,7 @@ def build(
         [
             partial(access_families, access),
             partial(witness_families, witness),
+            partial(stderr_families, stderr),
             *(item.families for item in tellers),
             *([] if retention is None else [retention.families]),
         ],

@@ -172,8 +172,11 @@ class LiveRun:
         """Of the set that is served; below `next_version - 1` only when a newer stored one is damaged."""
         return self.params.version
 
-    def load(self, deadline: float) -> None:
-        """Everything from the store; open updates get until `deadline` for their missing shards. Blocking."""
+    def load(self, deadline: float, *, failed: Place | None = None) -> None:
+        """Everything from the store; open updates get until `deadline` for their missing shards. Blocking.
+
+        After a closing that `failed` by its own fault the other open updates are as they were.
+        """
         store, name = self.store, self.name
         row = store.get(RunRow, name)
         if row is not None:
@@ -204,11 +207,12 @@ class LiveRun:
         self.causes = self.restored_causes()
         self.partial = None
         waited = {place: update.deadline for place, update in self.open.items()}
-        unclosed = [place for place in store.unclosed(name) if place not in self.troubles.aside]
-        self.open = {place: self.reopened(place, deadline) for place in unclosed}
-        self.open = {place: update for place, update in self.open.items() if not update.is_empty}
-        for place, update in self.open.items():
-            update.deadline = min(update.deadline, waited.get(place, update.deadline))
+        others = {} if failed is None else {place: item for place, item in self.open.items() if place != failed}
+        unclosed = store.unclosed(name) if failed is None else [failed]
+        loaded = [self.reopened(place, deadline) for place in unclosed if place not in self.troubles.aside]
+        for update in loaded:
+            update.deadline = min(update.deadline, waited.get(update.place, update.deadline))
+        self.open = others | {update.place: update for update in loaded if not update.is_empty}
         self.snapshot = self.take_snapshot()
 
     def audited(self, row: AuditRow | None) -> None:

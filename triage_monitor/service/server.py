@@ -5,7 +5,7 @@ requests finish for `drain_seconds`, cuts the connections of those that did not,
 code 0. The data directory is locked; a second process on it ends with an error that names the first. Should the store's
 files turn out damaged while it runs, it drains in the same way, opens the store anew, which mends it, and goes on at
 the same address. With `server.flight_port` Arrow Flight is taken beside HTTP (flight.py), and its address printed on a
-second line.
+second line. What it says on standard error never holds it up (stderr.py).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from triage_monitor.config import Settings
 from triage_monitor.errors import ConfigError, StoreCorrupt
 from triage_monitor.service.app import Application, build
 from triage_monitor.service.connections import Stalled
+from triage_monitor.service.stderr import UnblockedStderr, unblocked_stderr
 from triage_monitor.storage.base import Store
 from triage_monitor.storage.memory import MemoryStore
 from triage_monitor.storage.sqlite import SqliteStore
@@ -151,8 +152,13 @@ def serve(settings: Settings, announce: Callable[[str], None] = print) -> None:
     """Serves until it is told to end. `announce` gets the address once it answers. Raises ConfigError."""
     _refuse_taken_address(settings)
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    with unblocked_stderr() as stderr:
+        _serve_until_told(settings, announce, stderr)
+
+
+def _serve_until_told(settings: Settings, announce: Callable[[str], None], stderr: UnblockedStderr | None) -> None:
     for _ in range(MAX_REOPENINGS):
-        suspect, server = _serve_once(settings, announce)
+        suspect, server = _serve_once(settings, announce, stderr)
         if suspect is None:
             return
         logger.error("the store is damaged and will be opened anew: %s", suspect)
@@ -162,11 +168,13 @@ def serve(settings: Settings, announce: Callable[[str], None] = print) -> None:
     raise StoreCorrupt(f"the store was damaged {MAX_REOPENINGS} times while it was served; check the disk: {suspect}")
 
 
-def _serve_once(settings: Settings, announce: Callable[[str], None]) -> tuple[str | None, Server]:
+def _serve_once(
+    settings: Settings, announce: Callable[[str], None], stderr: UnblockedStderr | None
+) -> tuple[str | None, Server]:
     """Until it is told to end, or the store needs to be mended: then why. And the server, for its ports."""
     store = open_store(settings)
     try:
-        server = Server(build(settings, store), settings, announce)
+        server = Server(build(settings, store, stderr=stderr), settings, announce)
         server.run()
         if not server.started:
             raise ConfigError(f"could not start on {settings.server.host}:{settings.server.port}")

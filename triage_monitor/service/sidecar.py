@@ -20,7 +20,7 @@ from triage_monitor.service.clock import Clock
 from triage_monitor.service.closing import Closing, issued, judge_update
 from triage_monitor.service.events import EventHub
 from triage_monitor.service.live import LiveRun
-from triage_monitor.service.open_update import OpenUpdate
+from triage_monitor.service.open_update import OpenUpdate, Place
 from triage_monitor.service.problems import Problem
 from triage_monitor.service.tally import Tally
 from triage_monitor.service.thinning import thin_if_due
@@ -169,9 +169,9 @@ class Sidecar:
         self.runs[name] = live
         return live
 
-    async def reload(self, live: LiveRun) -> None:
+    async def reload(self, live: LiveRun, *, failed: Place | None = None) -> None:
         """Back to what the store says."""
-        await asyncio.to_thread(live.load, self.deadline())
+        await asyncio.to_thread(live.load, self.deadline(), failed=failed)
 
     async def write(self, *records: Record) -> tuple[Outcome, ...]:
         """One durable batch; remembers whether the store takes writes, for readiness."""
@@ -243,7 +243,8 @@ class Sidecar:
             await self.write(*closing.records)
         except BaseException as error:
             told = self._noted(live, update, error) if is_own_fault(error) else None
-            await self.reload(live)  # the judge has moved on while nothing was written
+            # The judge has moved on while nothing was written.
+            await self.reload(live, failed=None if told is None else update.place)
             if told is not None:
                 raise told from error
             raise
