@@ -12,6 +12,7 @@ import pytest
 from service.live_server import FakeClock, LiveServer, arrow, masses, serving
 
 from triage_monitor.config import Settings
+from triage_monitor.storage.records import UpdateRow
 from triage_monitor.summary.build import summarize
 from triage_monitor.summary.codec import encode
 from triage_monitor.summary.rows import SUMMARY_MIME
@@ -190,6 +191,30 @@ def test_resumed_attempt_replaces_from_its_first_step_on(server: LiveServer) -> 
     first = server.http.get("/v1/runs/c34/series", params={"name": "rho_asym", "scope": "window", "from": 21, "to": 21})
     # At step 21 the resumed run looks back on steps 1 to 20 of the older attempt: (20 x 2 + 1) / 21.
     assert first.json()["series"][0]["values"] == [pytest.approx(41 / 21)]
+
+
+def test_late_shard_of_a_superseded_attempt_gets_that_attempts_window_and_names_no_cause_of_the_newer(
+    server: LiveServer, clock: FakeClock
+) -> None:
+    for step, parts in ((1, (1, 1)), (2, (2, 1))):
+        server.put("older", step, masses(*parts))
+    server.put("older", 3, masses(3, 1), shard=0, shards=2)
+    clock.advance(31)
+    server.close_overdue()
+    for step in (2, 3, 4):
+        server.put("older", step, masses(9, 1), attempt=1)
+    before = server.run("older")
+    late = arrow([[-0.1]] * 4 + [[np.nan]] * 50, [-1.0] * 54)
+    assert server.put("older", 3, late, shard=1, shards=2, attempt=0).json()["update"] == "complete"
+    row = server.sidecar.store.get(UpdateRow, "older", 0, 3)
+    assert row is not None
+    window = row.report["window"]
+    assert [window[name] for name in ("attempt", "first_step", "step", "updates")] == [0, 1, 3, 3]
+    assert window["indicators"]["rho_asym"] == (1 + 2 + 3 + 4) / (1 + 1 + 1)
+    assert "nonfinite_gap" in [item["cause"] for item in row.report["findings"]]
+    after = server.run("older")
+    assert after["integrity"]["late_shards"] == 1
+    assert [after[name] for name in ("findings", "window")] == [before[name] for name in ("findings", "window")]
 
 
 def test_attempt_is_the_same_for_the_same_launch(server: LiveServer) -> None:

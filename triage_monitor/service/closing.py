@@ -62,11 +62,14 @@ def judge_update(live: LiveRun, update: OpenUpdate, now: float) -> Closing:
     if update.attempt > live.judged_attempt:
         _rewind(live, update)
     symptoms = merged_symptoms(update)
-    context = context_of(live.causes, update.step, symptoms)
+    causes = live.causes
+    if live.is_superseded(update.place):  # it has no say in what the newer attempt shows
+        causes = live.restored_causes(last_step=update.step - 1, as_of=update.attempt)
+    context = context_of(causes, update.step, symptoms)
     was_handed_over = live.monitor.handed_over
     judgement = live.monitor.accept(update.step, update.attempt, merged, context)
     window = _window(live, update, merged, judgement, before)
-    found = live.causes.accept(update.step, judgement.update, window, symptoms)
+    found = causes.accept(update.step, judgement.update, window, symptoms)
     row = UpdateRow(
         live.name,
         update.attempt,
@@ -84,7 +87,7 @@ def judge_update(live: LiveRun, update: OpenUpdate, now: float) -> Closing:
             "judged": judgement.judged,
             "notices": [notice.to_dict() for notice in (*judgement.notices, *unmatched_notice(live, update))],
             "findings": [finding.to_dict() for finding in found],
-            "flawed": live.causes.flawed(update.step),
+            "flawed": causes.flawed(update.step),
             "objective": {} if symptoms is None else ratios(symptoms.objective),
             "settings": {} if symptoms is None else {name: list(told) for name, told in symptoms.settings.items()},
             "join": update.join,
@@ -148,10 +151,12 @@ def _rewind(live: LiveRun, update: OpenUpdate) -> None:
 def _window(
     live: LiveRun, update: OpenUpdate, merged: StepSummary, judgement: Judgement, before: UpdateRow | None
 ) -> dict[str, Any]:
-    """The window that ends at this update: the judged one, or for a late update the same merge at its own place."""
+    """The window that ends at this update: the judged one, or for a late update the same merge at its own place, in
+    its own attempt."""
     if (judgement.window["step"], judgement.window["attempt"]) == (update.step, update.attempt):
         return judgement.window
-    others = [item for item in live.recent(last_step=update.step) if item[:2] != (update.step, update.attempt)]
+    recent = live.recent(last_step=update.step, as_of=update.attempt)
+    others = [item for item in recent if item[:2] != (update.step, update.attempt)]
     others = [item for item in others if item[0] < update.step][-(live.settings.window_updates - 1) :]
     window = update_report(merge_all([*(item[2] for item in others), merged], live.spec))
     first = others[0][0] if others else update.step

@@ -262,12 +262,12 @@ class LiveRun:
         return sum((Counter(drops) for drops in self.client_drops.values()), Counter[str]())
 
     def recent(
-        self, *, last_step: int | None = None, held: Sequence[tuple[int, int]] = ()
+        self, *, last_step: int | None = None, held: Sequence[tuple[int, int]] = (), as_of: int | None = None
     ) -> list[tuple[int, int, StepSummary]]:
-        """The window's updates up to a step, newest attempt first choice, as (step, attempt, summary), and before them
-        those of the (step, attempt) that a judge `held`. Blocking."""
+        """The window's updates up to a step, newest attempt (up to `as_of`) first choice, as (step, attempt, summary),
+        and before them those of the (step, attempt) that a judge `held`. Blocking."""
         rows = effective_updates(
-            self.store, self.name, SummaryRow, last_step=last_step, newest=self.settings.window_updates
+            self.store, self.name, SummaryRow, last_step=last_step, newest=self.settings.window_updates, as_of=as_of
         )
         first = rows[0].step if rows else 0
         older = [self.store.get(SummaryRow, self.name, attempt, step) for step, attempt in held if step < first]
@@ -275,17 +275,26 @@ class LiveRun:
         decoded = [(row.step, row.attempt, self._decoded(row.summary)) for row in rows]
         return [(step, attempt, summary) for step, attempt, summary in decoded if summary is not None]
 
-    def restored_causes(self, *, last_step: int | None = None) -> CauseTracker:
+    def is_superseded(self, place: Place) -> bool:
+        """Whether a newer attempt has closed this step, or one before it. Blocking."""
+        attempt, step = place
+        return attempt < self.judged_attempt and any(
+            newer > attempt and first <= step for newer, first in self.store.first_steps(self.name).items()
+        )
+
+    def restored_causes(self, *, last_step: int | None = None, as_of: int | None = None) -> CauseTracker:
         """What the causes of later updates are told by, from the reports and symptoms up to a step. Blocking."""
         store, name, window = self.store, self.name, self.settings.window_updates
         wanted = CauseTracker(window).kept_updates
-        newest = effective_updates(store, name, UpdateRow, last_step=last_step, newest=wanted)
+        newest = effective_updates(store, name, UpdateRow, last_step=last_step, newest=wanted, as_of=as_of)
         reports = {row.step: row for row in newest}
         if len(newest) == wanted:
             first = min(store.first_steps(name).values())
             head = first + HEAD_STEPS - 1
             bound = head if last_step is None else min(head, last_step)
-            reports |= {row.step: row for row in effective_updates(store, name, UpdateRow, last_step=bound)}
+            reports |= {
+                row.step: row for row in effective_updates(store, name, UpdateRow, last_step=bound, as_of=as_of)
+            }
         symptoms: dict[int, Symptoms] = {}
         for row in newest[-window:]:
             known = store.rows(SymptomRow, name, attempt=row.attempt, first_step=row.step, last_step=row.step)

@@ -146,10 +146,13 @@ def effective_updates(
     first_step: int | None = None,
     last_step: int | None = None,
     newest: int | None = None,
+    as_of: int | None = None,
 ) -> list[R]:
-    """Rows by step in which a newer attempt replaces older ones from its first step on; the last `newest`."""
+    """Rows by step in which a newer attempt replaces older ones from its first step on; the last `newest`. `as_of` an
+    attempt: as if there were none after it."""
     kept: list[R] = []
-    for attempt, limit in step_limits(store.first_steps(run)):
+    first_steps = {key: step for key, step in store.first_steps(run).items() if as_of is None or key <= as_of}
+    for attempt, limit in step_limits(first_steps):
         wanted = None if newest is None else newest - len(kept)
         if wanted == 0:
             break
