@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pytest
@@ -18,25 +19,34 @@ from triage_monitor.summary.rows import encode_arrays
 
 
 @pytest.mark.perf
+def test_ten_million_tokens_are_durable_and_judged_in_a_small_multiple_of_their_bare_upload(tmp_path: Path) -> None:
+    """Twice is promised, and kept where the cores are free: what has to be computed suffers more from others' work on
+    them than what is only sent. So the bound is the slow form's, and this one keeps it from being lost unseen."""
+    assert _times_bare(tmp_path, 7) < 3
+
+
+@pytest.mark.slow
+@pytest.mark.perf
 def test_ten_million_tokens_are_durable_and_judged_in_less_than_twice_their_bare_upload(tmp_path: Path) -> None:
-    """Sent by the standard library's client, the quickest there is: with a slower one the ratio is smaller. Whoever
-    else works on this machine adds to either side, so the best of up to twenty turns is what each of them costs."""
+    assert _times_bare(tmp_path, 21) < 2
+
+
+def _times_bare(home: Path, pairs: int) -> float:
+    """Median of pairs, sent by the standard library's client: with a slower one the ratio is smaller."""
     tokens, responses = 10_485_760, 512
     rng = np.random.default_rng(0)
     offsets = np.arange(0, tokens + 1, tokens // responses)
     gap = rng.normal(0, 0.05, tokens).astype(np.float32)
-    bare, ours = [], []
-    with bare_server("triage_monitor.cli.bench_sink") as (sink, _), served(tmp_path) as server:
-        while len(ours) < 3 or (len(ours) < 20 and min(ours) > 1.9 * min(bare)):
+    ratios: list[float] = []
+    with bare_server("triage_monitor.cli.bench_sink") as (sink, _), served(home) as server:
+        for step in range(pairs):
             body = encode_arrays(gap=gap, advantages=rng.normal(size=responses), offsets=offsets)
-            shot = Shot(f"/v1/runs/run/updates/{len(ours)}/shards/0", body)
-            bare.append(taken(sink, shot))
-            ours.append(taken(server.address, shot))
-        assert server.http.get("/v1/runs/run").json()["window"]["updates"] == len(ours)
-    print(
-        f"bare {min(bare) * 1e3:.0f} ms, ours {min(ours) * 1e3:.0f} ms, {min(ours) / min(bare):.2f}, {len(ours)} turns"
-    )
-    assert min(ours) < 2 * min(bare)
+            shot = Shot(f"/v1/runs/run/updates/{step}/shards/0", body)
+            bare = taken(sink, shot)
+            ratios.append(taken(server.address, shot) / bare)
+        assert server.http.get("/v1/runs/run").json()["window"]["updates"] == pairs
+    print(f"{median(ratios):.2f} times the bare upload: {[round(one, 2) for one in ratios]}")
+    return median(ratios)
 
 
 def taken(address: str, shot: Shot) -> float:

@@ -1,61 +1,77 @@
-"""What a body is known by, summed by a worker while the rest of it still comes in.
+"""What a body is known by, summed by workers while the rest of it still comes in.
 
 The digest is SHA-256 of the body under its media type: the same bytes again are a duplicate and are answered without
 being decoded. Beside it goes the CRC-32 of what follows an Arrow stream's first message, which its checksum needs
-(summary/checksum.py). Of a small body only the digest is taken, all at once.
+(summary/checksum.py): it is the quicker one, and decoding waits for it alone. A small body is digested all at once,
+and its checksum is left to the decoder.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
 from hashlib import sha256
+from typing import TypeVar
 from zlib import crc32
 
 from triage_monitor.summary.checksum import content_start
 
 PIECE_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """`content_crc` only of a body that was summed in pieces and begins like an Arrow stream."""
-
-    text: str
-    content_crc: int | None = None
+T = TypeVar("T")
 
 
 class RunningDigest:
-    """Of one body; told by one thread what there is of it, and summed by one worker at a time."""
+    """Of one body; `seen` is told by one thread what there is of it."""
 
     def __init__(self, workers: Executor, media: str) -> None:
-        self._workers = workers
         self._sha = sha256(media.encode())
         self._crc: int | None = None
         self._begin: int | None = None
-        self._given = 0
-        self._job: Future[None] | None = None
+        self._digesting = _Running(workers, self._add_to_sha)
+        self._checking = _Running(workers, self._add_to_crc)
 
     def seen(self, body: memoryview) -> None:
         """The body as far as it is there; what was seen of it before is the same."""
-        if len(body) - self._given < PIECE_BYTES or (self._job is not None and not self._job.done()):
-            return
-        if self._given == 0:
-            self._begin = content_start(body)
-        self._job = self._workers.submit(self._add, body, self._given)
-        self._given = len(body)
+        if len(body) > PIECE_BYTES:
+            self._begin = self._begin or content_start(body)
+            self._checking.more(body)
+            self._digesting.more(body)
 
-    def of(self, body: memoryview) -> Future[Digest]:
-        """Of the whole body."""
-        return self._workers.submit(self._finish, body)
+    def content_crc(self, body: memoryview) -> Future[int | None]:
+        """Of the whole body; None for one that is small or begins like no Arrow stream."""
+        return self._checking.all_of(body, lambda: self._crc)
 
-    def _add(self, body: memoryview, start: int) -> None:
+    def text(self, body: memoryview) -> Future[str]:
+        """The digest of the whole body."""
+        return self._digesting.all_of(body, self._sha.hexdigest)
+
+    def _add_to_sha(self, body: memoryview, start: int) -> None:
         self._sha.update(body[start:])
+
+    def _add_to_crc(self, body: memoryview, start: int) -> None:
         if self._begin is not None and self._begin < len(body):
             self._crc = crc32(body[max(start, self._begin) :], self._crc or 0)
 
-    def _finish(self, body: memoryview) -> Digest:
+
+class _Running:
+    """Adds a body's bytes in order, by one worker at a time."""
+
+    def __init__(self, workers: Executor, add: Callable[[memoryview, int], None]) -> None:
+        self._workers = workers
+        self._add = add
+        self._given = 0
+        self._job: Future[None] | None = None
+
+    def more(self, body: memoryview) -> None:
+        if len(body) - self._given >= PIECE_BYTES and (self._job is None or self._job.done()):
+            self._job = self._workers.submit(self._add, body, self._given)
+            self._given = len(body)
+
+    def all_of(self, body: memoryview, found: Callable[[], T]) -> Future[T]:
+        return self._workers.submit(self._finish, body, found)
+
+    def _finish(self, body: memoryview, found: Callable[[], T]) -> T:
         if self._job is not None:
             self._job.result()  # began before this one: workers take jobs in order
         self._add(body, self._given)
-        return Digest(self._sha.hexdigest(), self._crc)
+        return found()

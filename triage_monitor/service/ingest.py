@@ -27,7 +27,7 @@ from triage_monitor.service.access import caller_of
 from triage_monitor.service.admission import repeat
 from triage_monitor.service.arrivals import Admission
 from triage_monitor.service.body import ByteBudget, Share, json_body, read_body, read_model
-from triage_monitor.service.digest import PIECE_BYTES, Digest, RunningDigest
+from triage_monitor.service.digest import PIECE_BYTES, RunningDigest
 from triage_monitor.service.halves import admit as admit_half
 from triage_monitor.service.halves import read_half
 from triage_monitor.service.intake import MEDIA_TYPES, Address, Reading, read_shard
@@ -101,8 +101,7 @@ class Ingest:
                     total_seconds=self._settings.body_seconds,
                     seen=digest.seen,
                 )
-                hashing = asyncio.wrap_future(digest.of(body))
-                admission = await self._admitted(address, side, media, body, hashing, share)
+                admission = await self._admitted(address, side, media, body, digest, share)
         except TriageError as error:
             problem = problem_of(error)
             self._sidecar.tally.reject(problem.reason, self._sidecar.now())
@@ -119,10 +118,11 @@ class Ingest:
         side: str | None,
         media: str,
         body: memoryview,
-        hashing: asyncio.Future[Digest],
+        digest: RunningDigest,
         share: Share,
     ) -> Admission:
         loop = asyncio.get_running_loop()
+        hashing = asyncio.wrap_future(digest.text(body))
         live = await self._sidecar.peek(address.run)
         if address.attempt is None:
             address = replace(address, attempt=0 if live is None else live.attempt)
@@ -133,7 +133,7 @@ class Ingest:
         if known is not None and live is not None:
             shard = "/".join(map(str, known.key))
             refusal = f"shard {shard} was sent before with other content"
-            if known.digest == (await hashing).text:
+            if known.digest == await hashing:
                 if known.shards == address.shards:
                     return await repeat(self._sidecar, known)
                 refusal = f"shard {shard} was sent before as one of {known.shards} shards, not {address.shards}"
@@ -147,11 +147,11 @@ class Ingest:
             half = await loop.run_in_executor(
                 self._workers, lambda: read_half(address, side, media, body, max_tokens=limit)
             )
-            return await admit_half(self._sidecar, replace(half, row=replace(half.row, digest=(await hashing).text)))
-        crc = (await hashing).content_crc if len(body) > PIECE_BYTES else None
+            return await admit_half(self._sidecar, replace(half, row=replace(half.row, digest=await hashing)))
+        crc = await asyncio.wrap_future(digest.content_crc(body)) if len(body) > PIECE_BYTES else None
         reading = await loop.run_in_executor(self._workers, self._read, address, media, body, crc)
         arrival = reading.arrival
-        return await admit_whole(self._sidecar, replace(arrival, row=replace(arrival.row, digest=(await hashing).text)))
+        return await admit_whole(self._sidecar, replace(arrival, row=replace(arrival.row, digest=await hashing)))
 
     def _known(self, address: Address, side: str | None) -> ShardRow | HalfRow | None:
         if side is None:
