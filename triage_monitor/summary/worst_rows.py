@@ -181,6 +181,7 @@ def _responses(
     )  # fmt: skip
     eligible_S = valid_S >= spec.minimum_valid
     heavy_S = eligible_S & (tail_S >= spec.phi * valid_S)
+    totals = [np.add.reduceat(some, begin, dtype=np.int64).tolist() for some in (valid_S, tail_S, eligible_S, heavy_S)]
     for i, row in enumerate(order.tolist()):
         segments = slice(begin[i], begin[i] + count[i])
         per_cell = -(-int(count[i]) // MAX_CELLS)
@@ -193,11 +194,11 @@ def _responses(
             advantage=_number(mean_KM[i, ADVANTAGE]),
             tail_gap=round(min(float(weight[row]), sys.float_info.max), 6),
             mean_gap=round(float(mean_KM[i, GAP]), 6),
-            valid_tokens=int(valid_S[segments].sum()),
-            tail_tokens=int(tail_S[segments].sum()),
+            valid_tokens=totals[0][i],
+            tail_tokens=totals[1][i],
             segments=int(count[i]),
-            eligible=int(eligible_S[segments].sum()),
-            heavy=int(heavy_S[segments].sum()),
+            eligible=totals[2][i],
+            heavy=totals[3][i],
             per_cell=per_cell,
             tokens=tuple(tokens),
             tail=tuple(hits),
