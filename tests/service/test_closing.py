@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,8 @@ import pytest
 from service.live_server import FakeClock, LiveServer, arrow, masses, serving
 
 from triage_monitor.config import Settings
-from triage_monitor.storage.records import UpdateRow
+from triage_monitor.storage.memory import MemoryStore
+from triage_monitor.storage.records import Outcome, Record, ShardRow, UpdateRow
 from triage_monitor.summary.build import summarize
 from triage_monitor.summary.codec import encode
 from triage_monitor.summary.rows import SUMMARY_MIME
@@ -106,6 +109,68 @@ def test_many_late_shards_make_the_update_that_all_at_once_would_have_made(
     assert drips["indicators"] == whole["indicators"]
     assert drips["counts"] == whole["counts"]
     assert server.run("drips")["integrity"]["late_shards"] == 9
+
+
+class HeldStore(MemoryStore):
+    """While `held` is a list, writes that begin with a shard wait in it."""
+
+    held: list[tuple[Future[tuple[Outcome, ...]], tuple[Record, ...]]] | None = None
+
+    def write(self, *records: Record) -> Future[tuple[Outcome, ...]]:
+        if self.held is None or not isinstance(records[0], ShardRow):
+            return super().write(*records)
+        self.held.append((Future(), records))
+        return self.held[-1][0]
+
+    def release(self) -> None:
+        held, self.held = self.held or [], None
+        for future, records in held:
+            future.set_result(self.write(*records).result())
+
+
+def test_late_shards_that_come_at_once_are_one_revision_and_equal_all_at_once() -> None:
+    parts, clock, store = [masses(3 + shard, 2) for shard in range(12)], FakeClock(), HeldStore()
+    with serving(Settings.from_dict(GRACE), store, clock.clock) as server:
+        for shard, body in enumerate(parts):
+            server.put("wanted", 1, body, shard=shard, shards=12)
+        for shard in range(4):
+            server.put("flood", 1, parts[shard], shard=shard, shards=12)
+        clock.advance(31)
+        server.close_overdue()
+        live, answers = server.sidecar.runs["flood"], []
+
+        def send(shard: int) -> None:
+            answers.append(server.put("flood", 1, parts[shard], shard=shard, shards=12).json())
+
+        store.held = []
+        threads = [threading.Thread(target=send, args=(shard,)) for shard in range(4, 12)]
+        for thread in threads:
+            thread.start()
+        server.call(_until(lambda: len(store.held or ()) == 8))
+        server.call(live.lock.acquire())
+        store.release()
+        server.call(_until(lambda: len(live.landings.at((0, 1))) == 8))
+        server.call(_released(live.lock))
+        for thread in threads:
+            thread.join()
+        assert [(item["update"], item["shards_in"]) for item in answers] == [("complete", 12)] * 8
+        [wanted] = server.http.get("/v1/runs/wanted/updates").json()["updates"]
+        [flood] = server.http.get("/v1/runs/flood/updates").json()["updates"]
+        assert flood["revision"] == 1
+        told = ("indicators", "counts", "masses", "quantiles")
+        assert [flood[name] for name in told] == [wanted[name] for name in told]
+        assert server.run("flood")["window"]["indicators"] == server.run("wanted")["window"]["indicators"]
+        assert server.run("flood")["integrity"]["late_shards"] == 8
+        assert live.landings.at((0, 1)) == []
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0.001)
+
+
+async def _released(lock: asyncio.Lock) -> None:
+    lock.release()
 
 
 def test_late_shard_completes_its_partial_update_in_its_own_place(server: LiveServer, clock: FakeClock) -> None:

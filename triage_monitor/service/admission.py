@@ -3,7 +3,8 @@
     expected by an update -> written, durably -> placed in it -> the update closed if that was its last one
 
 Once its write is durable it is part of its update, whatever happens next. The last shard of an update closes it before
-its own answer goes out, so an acknowledged update is visible in its window. What differs between the kinds of shard,
+its own answer goes out, so an acknowledged update is visible in its window. Late shards of one update that come at the
+same time are closed as one revision. What differs between the kinds of shard,
 which update one belongs to and what it leaves there, is wholes.py's and halves.py's business.
 """
 
@@ -16,11 +17,12 @@ from typing import TypeVar
 
 from triage_monitor.errors import ConflictError
 from triage_monitor.service.arrivals import Admission
+from triage_monitor.service.landing import Landed
 from triage_monitor.service.live import LiveRun
-from triage_monitor.service.open_update import OpenUpdate
+from triage_monitor.service.open_update import OpenUpdate, Place
 from triage_monitor.service.sidecar import Sidecar
 from triage_monitor.service.unclosable import UNCLOSABLE, Unclosable
-from triage_monitor.storage.records import AttemptRow, HalfRow, Outcome, Record, ShardRow
+from triage_monitor.storage.records import AttemptRow, HalfRow, Outcome, Record, ShardRow, UpdateRow
 
 IMPLICIT = "implicit"
 R = TypeVar("R", ShardRow, HalfRow)
@@ -56,21 +58,32 @@ async def arrived(
                 del live.open[place]
         if outcome is Outcome.DUPLICATE:
             return await _repeated(sidecar, row)
-        async with live.lock:
-            live.last_seen, live.heard_at = row.received_at, sidecar.clock.monotonic()
-            try:
-                if live.retired:
-                    live.retired = False
-                    await sidecar.write(live.run_row())
-                if place in live.troubles.aside:
-                    live.troubles.aside[place].shards_in += 1
-                else:
-                    await placed(live, row)
-            except BaseException:
-                live.partial = None
-                await sidecar.reload(live)  # this shard is stored, and in no update that is open here
-                raise
-            return await _settled(sidecar, live, row, duplicate=False)
+        with live.landings.waiting(place, lambda: placed(live, row)) as landed:
+            async with live.lock:
+                live.last_seen, live.heard_at = row.received_at, sidecar.clock.monotonic()
+                try:
+                    if live.retired:
+                        live.retired = False
+                        await sidecar.write(live.run_row())
+                    await _place(live, place, landed)
+                except BaseException:
+                    live.partial = None
+                    await sidecar.reload(live)  # this shard is stored, and in no update that is open here
+                    raise
+                return await _settled(sidecar, live, row, landed)
+
+
+async def _place(live: LiveRun, place: Place, landed: Landed) -> None:
+    """Into its update, which is open then; with a late shard all others of the update that wait for the run's lock,
+    so that one revision is for all of them. The run is locked."""
+    if place in live.troubles.aside:
+        live.troubles.aside[place].shards_in += 1
+    elif not landed.is_placed:
+        await landed.put()
+        update = live.open.get(place)
+        if update is not None and update.revision:
+            for other in live.landings.at(place):
+                await other.put()
 
 
 async def repeat(sidecar: Sidecar, row: ShardRow | HalfRow) -> Admission:
@@ -82,28 +95,34 @@ async def _repeated(sidecar: Sidecar, row: ShardRow | HalfRow) -> Admission:
     live = await sidecar.ensure(row.run)
     async with live.lock:
         live.counters["duplicate_shards"] += 1
-        return await _settled(sidecar, live, row, duplicate=True)
+        return await _settled(sidecar, live, row, None)
 
 
-async def _settled(sidecar: Sidecar, live: LiveRun, row: ShardRow | HalfRow, *, duplicate: bool) -> Admission:
-    """Closes the update if its last shard is in; the run is locked."""
+async def _settled(sidecar: Sidecar, live: LiveRun, row: ShardRow | HalfRow, landed: Landed | None) -> Admission:
+    """Closes the update if its last shard is in, or it is late; the run is locked. `landed` None: a duplicate."""
     place = (row.attempt, row.step)
     update, aside = live.open.get(place), live.troubles.aside.get(place)
-    if aside is not None:
+    if landed is not None and landed.closed is not None:
+        state, shards_in = _counted(landed.closed)
+    elif aside is not None:
         state, shards_in = UNCLOSABLE, aside.shards_in
     elif update is None:
-        closed = await asyncio.to_thread(live.closed, place)
-        state, shards_in = ("unknown", 0) if closed is None else (closed.status, closed.shards - closed.missing_shards)
+        state, shards_in = _counted(await asyncio.to_thread(live.closed, place))
     elif (update.missing_shards and not update.revision) or sidecar.is_paused(live, update):
         state, shards_in = "open", update.shards_in
     else:
         try:
             closed = await sidecar.close(live, update)
-            state, shards_in = closed.status, closed.shards - closed.missing_shards
+            live.landings.closed(closed)
+            state, shards_in = _counted(closed)
         except Unclosable:  # it is stored all the same
             state, shards_in = UNCLOSABLE, update.shards_in
     live.snapshot = live.take_snapshot()
-    return Admission(duplicate, row.attempt, row.shards, state, shards_in, live.version)
+    return Admission(landed is None, row.attempt, row.shards, state, shards_in, live.version)
+
+
+def _counted(closed: UpdateRow | None) -> tuple[str, int]:
+    return ("unknown", 0) if closed is None else (closed.status, closed.shards - closed.missing_shards)
 
 
 async def _written(sidecar: Sidecar, live: LiveRun, row: ShardRow | HalfRow, beside: list[Record]) -> Outcome:

@@ -122,7 +122,7 @@ async def _placed(sidecar: Sidecar, live: LiveRun, row: HalfRow) -> None:
         # Closed as partial before, or while this half was being written: start again from what is stored.
         update = await asyncio.to_thread(live.reopened, place, sidecar.deadline())
         live.open[place] = update
-        live.counters["late_shards"] += update.revision > 0
+    live.counters["late_shards"] += update.revision > 0
     was_ahead = update.is_ahead
     halves = update.halves or Halves()
     halves.add(row)

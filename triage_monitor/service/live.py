@@ -19,6 +19,7 @@ from triage_monitor.errors import InputError, StoreCorrupt
 from triage_monitor.judge.causes_run import HEAD_STEPS, CauseTracker
 from triage_monitor.judge.run import JudgeSettings, RunMonitor
 from triage_monitor.parameters import TriageParams, changed
+from triage_monitor.service.landing import Landings
 from triage_monitor.service.open_update import Halves, OpenUpdate, Piece, Place
 from triage_monitor.service.unclosable import Troubles
 from triage_monitor.storage.audit import Head, first_head, head_of
@@ -128,6 +129,7 @@ class LiveRun:
         self.monitor = RunMonitor(settings, spec)
         self.causes = CauseTracker(settings.window_updates)
         self.troubles = Troubles(name)
+        self.landings = Landings()
         self.snapshot = self.take_snapshot()
 
     @contextmanager

@@ -48,8 +48,7 @@ async def _placed(sidecar: Sidecar, live: LiveRun, row: ShardRow, *, piece: Piec
     if update is None:
         # Closed before, or while this shard was being written: start again from what is stored.
         update = await asyncio.to_thread(live.reopened, place, sidecar.deadline())
-    if place not in live.open:
-        live.open[place] = update
-        live.counters["late_shards"] += update.revision > 0
+    live.open[place] = update
+    live.counters["late_shards"] += update.revision > 0
     update.pieces[row.shard] = piece
     update.wait(sidecar.settings.ingest.grace_seconds, sidecar.clock.monotonic())
