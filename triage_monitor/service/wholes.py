@@ -33,7 +33,8 @@ async def _expected(sidecar: Sidecar, live: LiveRun, row: ShardRow) -> OpenUpdat
         closed = await asyncio.to_thread(live.closed, place)
         if closed is not None:
             async with live.lock:  # not while it is being thinned
-                await asyncio.to_thread(refuse_thinned, live, place)
+                if live.partial is None or live.partial.place != place:  # whose pieces are at hand
+                    await asyncio.to_thread(refuse_thinned, live, place)
             update = live.open.get(place) or OpenUpdate.after(closed, sidecar.deadline())
     if update is None:
         update = live.open.setdefault(place, OpenUpdate(*place, row.shards, sidecar.deadline()))
