@@ -18,13 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from triage_monitor.errors import InputError
-from triage_monitor.storage.recordings_seal import seal_holds
+from triage_monitor.storage.recordings_seal import refuse_damaged, seal_holds
 from triage_monitor.summary.rows_check import check_frame
 
 BATCH_BYTES = 32 << 20
 
 
 def read_parquet(path: Path, wanted: tuple[str, ...]) -> Iterator[pa.Table]:
+    refuse_damaged(path)
     with (
         _damage_named(path),
         pq.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False, page_checksum_verification=True) as file,

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from triage_monitor.errors import ConflictError, InputError
-from triage_monitor.storage.recordings_seal import sealed
+from triage_monitor.storage.recordings_seal import DIGEST, UNKNOWN_DIGEST, refuse_damaged, sealed, write_digest
 from triage_monitor.summary.rows_arrow import COLUMNS, rows_from_table, table_from_rows
 from triage_monitor.summary.rows_values import UpdateRows, rows_from_arrays
 
@@ -100,7 +100,7 @@ class RecordingWriter:
 
     def _write(self, name: str, tables: list[pa.Table]) -> None:
         beside = self.directory / f".{name}.tmp"
-        with beside.open("wb") as file:
+        with beside.open("w+b") as file:
             schema = sealed(tables[0].schema, sum(map(len, tables)))
             with pq.ParquetWriter(
                 file, schema, compression="zstd", compression_level=1, write_page_checksum=True
@@ -108,6 +108,8 @@ class RecordingWriter:
                 for table in tables:
                     kept = table.replace_schema_metadata(schema.metadata)
                     writer.write_table(kept, row_group_size=max(len(table), 1))
+                writer.add_key_value_metadata({DIGEST.decode(): UNKNOWN_DIGEST})
+            write_digest(file)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(self.directory / name)
@@ -129,6 +131,7 @@ class RecordingWriter:
             if newest is None or key > newest:
                 newest, newest_path = key, path
         if newest is not None:
+            refuse_damaged(newest_path)
             try:
                 run = (pq.read_schema(newest_path).metadata or {}).get(b"run", b"").decode("utf-8", "replace")
             except (pa.ArrowException, OSError) as error:
