@@ -90,9 +90,8 @@ class Ingest:
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
-            with self.budget.request() as share:
-                media = _media_type(request)
-                digest = RunningDigest(self._workers, media)
+            media = _media_type(request)
+            with self.budget.request() as share, RunningDigest(self._workers, media) as digest:
                 body = await read_body(
                     request,
                     share,
@@ -103,14 +102,17 @@ class Ingest:
                 )
                 admission = await self._admitted(address, side, media, body, digest, share)
         except TriageError as error:
-            problem = problem_of(error)
-            self._sidecar.tally.reject(problem.reason, self._sidecar.now())
-            raise problem from error
+            # Under no name: its traceback holds this frame, and that the body, until Python looks for cycles.
+            raise self._refused(problem_of(error)) from error
         except Problem as problem:
-            self._sidecar.tally.reject(problem.reason, self._sidecar.now())
+            self._refused(problem)
             raise
         self._sidecar.tally.accept(len(body), loop.time() - started, self._sidecar.now())
         return admission, len(body)
+
+    def _refused(self, problem: Problem) -> Problem:
+        self._sidecar.tally.reject(problem.reason, self._sidecar.now())
+        return problem
 
     async def _admitted(
         self,
