@@ -102,6 +102,15 @@ def test_large_shard_reduced_in_two_threads_is_the_same_to_the_bit(
     assert_agrees(update.summary(), update.responses, update.spec)
 
 
+def test_absurd_gaps_warn_in_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What numpy is told to overlook is told a thread at a time."""
+    monkeypatch.setattr(build, "LARGE_SHARD", 100)
+    given = {"gap": np.full(200, 1e308), "advantages": np.full(2, 1e300), "offsets": np.array([0, 100, 200])}
+    with ThreadPoolExecutor(2) as threads:
+        summary = build.summarize(**given, each=threads.map)
+    assert (summary.counts["valid_tokens"], summary.counts["overflow_tokens"]) == (200, 200)
+
+
 @pytest.mark.parametrize("per_token", [False, True])
 def test_both_log_probs_agree(per_token: bool) -> None:
     update = realistic_update(seed=3, responses=50, both=True, per_token=per_token, holes=True)

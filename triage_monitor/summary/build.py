@@ -148,5 +148,6 @@ def _reduced(tokens: Tokens, spec: SummarySpec, rows: NDArray[np.float64], part:
     histograms["gap"] += fold(raw)
     draft.minima[:3], draft.maxima[:3] = bounds
     add_kernel_counts(counts, families, regions, draft)
-    add_kernel_sums(sums, regions, draft)
+    with np.errstate(over="ignore", invalid="ignore"):  # again: this may be a thread of its own
+        add_kernel_sums(sums, regions, draft)
     return draft
