@@ -23,7 +23,7 @@ T = TypeVar("T")
 class RunningDigest:
     """Of one body; `seen` is told by one thread what there is of it.
 
-    Its memory is promised to others once the `with` block is left: what then still waits for a worker holds nothing of it.
+    Its memory is promised to others once the `with` block is left: what still waits for a worker then holds none of it.
     """
 
     def __init__(self, workers: Executor, media: str) -> None:
