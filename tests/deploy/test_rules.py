@@ -194,6 +194,12 @@ def test_losses_on_the_way_in_alert(tmp_path: Path) -> None:
     story.at_update(16, "TriageTrainerDropsUpdates").check(tmp_path)
 
 
+def test_update_that_is_set_aside_alerts_until_it_is_closed(tmp_path: Path) -> None:
+    story = Story(30).run()
+    story.add("triage_unclosable_updates", [0] * 10 + [1] * 5 + [0], run="qwen")
+    story.at_update(9).at_update(12, "TriageUpdateUnclosable").at_update(18).check(tmp_path)
+
+
 def test_failing_store_alerts_at_once_and_an_absent_monitor_after_two_minutes(tmp_path: Path) -> None:
     story = Story(20)
     story.each_minute("triage_store_writable", "1x10 0x2 1x60")

@@ -108,6 +108,9 @@ def test_unusable_tokens_undefined_direction_and_stage_are_told() -> None:
         set(), set(), {"TriageDirectionUndefined"},
     ]  # fmt: skip
     assert story(snapshot(1, stage="terminal")) == [{"TriageRunTerminal"}]
+    assert story(*(snapshot(step, unclosable=count) for step, count in ((1, 0), (2, 1), (3, 0)))) == [
+        set(), {"TriageUpdateUnclosable"}, set(),
+    ]  # fmt: skip
 
 
 def test_retired_run_ends_what_fired_and_drops_what_was_only_begun() -> None:

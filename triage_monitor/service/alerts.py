@@ -182,6 +182,15 @@ ALERTS: tuple[Alert, ...] = (
         " slow ones.",
     ),
     Alert(
+        "TriageUpdateUnclosable",
+        WARNING,
+        "an update cannot be judged and was set aside",
+        "Closing it failed five times by its own fault; the run's other updates go on, its window is without this one,"
+        " and its shards stay stored.",
+        "See `unclosable_updates` in GET /v1/runs/RUN for the step and the reason. The next start of the monitor tries"
+        " it again; report the reason as a fault of the monitor unless the disk is to blame.",
+    ),
+    Alert(
         "TriageTrainerDropsUpdates",
         INFO,
         "the trainer's client drops updates",

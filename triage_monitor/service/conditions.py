@@ -245,6 +245,7 @@ OF_A_RUN: tuple[Condition, ...] = (
         lambda seen: seen.run is not None and (seen.run.unacknowledged_updates or 0) >= 5,
     ),
     Condition("TriageTrainerStalled", _stalled),
+    Condition("TriageUpdateUnclosable", lambda seen: seen.run is not None and seen.run.unclosable > 0),
     *_of_causes(),
 )
 OF_THE_MONITOR: tuple[Condition, ...] = (
