@@ -76,8 +76,6 @@ def summarize(
         add_told(reward_R, norm_R, draft)
         if version_T is not None:
             add_staleness(tokens, version_T, current_version, draft)
-        if tokens.learner_T is not None and tokens.sampler_T is not None:
-            add_probabilities(tokens, draft)
     draft.count("padding_rows", padding_rows)
     return draft.summary()
 
@@ -150,4 +148,6 @@ def _reduced(tokens: Tokens, spec: SummarySpec, rows: NDArray[np.float64], part:
     add_kernel_counts(counts, families, regions, draft)
     with np.errstate(over="ignore", invalid="ignore"):  # again: this may be a thread of its own
         add_kernel_sums(sums, regions, draft)
+    if tokens.learner_T is not None and tokens.sampler_T is not None:
+        add_probabilities(tokens, part, draft)
     return draft

@@ -61,7 +61,7 @@ def tokens_of(
         learner = values
         sampler, _ = _flat(sampler_logprobs, "sampler_logprobs", offsets, borders)
         with np.errstate(invalid="ignore", over="ignore"):
-            values = learner.astype(np.float64) - sampler.astype(np.float64)
+            values = np.subtract(learner, sampler, dtype=np.float64)
     by_response, by_token = _advantages(advantages, offsets, borders)
     state = _state(mask, missing, offsets, borders)
     return Tokens(np.ascontiguousarray(values), state, borders, by_response, by_token, learner, sampler)

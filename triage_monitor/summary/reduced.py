@@ -18,14 +18,13 @@ from triage_monitor.summary import kernel
 from triage_monitor.summary.booking import add_groups, add_kernel_counts, add_kernel_sums, add_responses, add_told
 from triage_monitor.summary.inputs import ArrayLike, per_response
 from triage_monitor.summary.kernel_segment import MAX_EXPONENT
+from triage_monitor.summary.probabilities import PROBABILITY_SUMS
 from triage_monitor.summary.spec import SummarySpec
 from triage_monitor.summary.step import FAMILIES, LAGS, StepSummary
 from triage_monitor.summary.writable import Draft
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-# the order of `probabilities`, then of `lags`: tokens, mass A-, mass A+ of each bucket, and the summed lag
-PROBABILITY_SUMS = ("prob_learner", "prob_learner_sq", "prob_sampler", "prob_sampler_sq", "prob_cross", "prob_abs_diff")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +33,7 @@ class Reduced:
     are the kernel's; `gap`, `segment`, `pair` histograms of the summary's shapes; `worst` [R, 3] the level of the worst
     eligible segment, -1 without one; `heavy` [R, 3] whether there was a heavy one; `logprobs` [R, 2] sums of learner
     and sampler log-probs, with `probabilities` and `largest` difference, None when only gaps were given; `lags` None
-    without versions."""
+    without versions, or tokens, mass A- and mass A+ of each bucket, and the summed lag."""
 
     counts: Ints
     families: Ints
