@@ -1,6 +1,7 @@
 """How a shard gets into its update, a whole one and a half alike: written first, counted afterwards.
 
-    expected by an update -> written, durably -> placed in it -> the update closed if that was its last one
+    expected by an update -> kept, where rows are -> written, durably -> placed in it -> the update closed if that was
+    its last one
 
 Once its write is durable it is part of its update, whatever happens next. The last shard of an update closes it before
 its own answer goes out, so an acknowledged update is visible in its window. Late shards of one update that come at the
@@ -34,10 +35,12 @@ async def arrived(
     beside: list[Record],
     expected: Callable[[LiveRun, R], Awaitable[OpenUpdate]],
     placed: Callable[[LiveRun, R], Awaitable[None]],
+    keep: Callable[[], Awaitable[None]] | None = None,
 ) -> Admission:
-    """Takes a shard in, durably; raises ConflictError, StoreFull or Problem and then keeps nothing of it.
+    """Takes a shard in, durably; raises ConflictError, StoreFull or Problem and then stores nothing of it.
 
-    `expected` finds or opens its update, `placed` puts it there once it is stored, under the run's lock.
+    `expected` finds or opens its update, `placed` puts it there once it is stored, under the run's lock. `keep`
+    records its rows: only once its update does not refuse it, as a recording takes nothing back.
     """
     live = await sidecar.ensure(row.run)
     row = replace(row, received_at=sidecar.now())
@@ -47,6 +50,8 @@ async def arrived(
         update.arriving += 1
         outcome = None
         try:
+            if keep is not None:
+                await keep()
             outcome = await _written(sidecar, live, row, beside)
         except ConflictError:
             live.counters["conflicting_shards"] += 1

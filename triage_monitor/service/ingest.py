@@ -152,8 +152,11 @@ class Ingest:
             return await admit_half(self._sidecar, replace(half, row=replace(half.row, digest=await hashing)))
         crc = await asyncio.wrap_future(digest.content_crc(body)) if len(body) > PIECE_BYTES else None
         reading = await loop.run_in_executor(self._workers, self._read, address, media, body, crc)
-        arrival = reading.arrival
-        return await admit_whole(self._sidecar, replace(arrival, row=replace(arrival.row, digest=await hashing)))
+        arrival = replace(reading.arrival, row=replace(reading.arrival.row, digest=await hashing))
+        keep = None
+        if self._retention is not None and reading.rows is not None:
+            keep = partial(loop.run_in_executor, self._workers, self._retention.keep, address, reading.rows)
+        return await admit_whole(self._sidecar, arrival, keep)
 
     def _known(self, address: Address, side: str | None) -> ShardRow | HalfRow | None:
         if side is None:
@@ -168,7 +171,7 @@ class Ingest:
         share.grow(size)
 
     def _read(self, address: Address, media: str, body: memoryview, content_crc: int | None) -> Reading:
-        reading = read_shard(
+        return read_shard(
             address,
             media,
             body,
@@ -177,9 +180,6 @@ class Ingest:
             content_crc=content_crc,
             beside=self._beside,
         )
-        if self._retention is not None and reading.rows is not None:
-            self._retention.keep(address, reading.rows)
-        return reading
 
 
 def routes(ingest: Ingest, sidecar: Sidecar) -> APIRouter:

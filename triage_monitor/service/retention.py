@@ -1,8 +1,9 @@
 """Optional raw retention: every accepted stream's rows as Parquet under recordings/<run>, readable by `analyze`.
 
-Written before the shard is acknowledged. A recording only goes forward: of a shard that comes late or again nothing
-more is written, and `skipped` counts it. Encoded summaries have no rows to keep. A newest part that is damaged gets the
-ending `.damaged` and is counted; the recording goes on behind the one before it.
+Written once the shard's update has agreed to it, and before it is stored and acknowledged. A recording only goes
+forward: of a shard that comes late or again nothing more is written, and `skipped` counts it. Encoded summaries have no
+rows to keep. A newest part that is damaged gets the ending `.damaged` and is counted; the recording goes on behind the
+one before it.
 """
 
 from __future__ import annotations

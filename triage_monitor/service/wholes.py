@@ -8,6 +8,7 @@ others from the store again.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from triage_monitor.service.admission import arrived
@@ -19,10 +20,11 @@ from triage_monitor.service.thinning import refuse_thinned
 from triage_monitor.storage.records import ShardRow
 
 
-async def admit(sidecar: Sidecar, arrival: Arrival) -> Admission:
-    """Takes a shard in, durably; raises ConflictError or StoreFull and then keeps nothing of it."""
+async def admit(sidecar: Sidecar, arrival: Arrival, keep: Callable[[], Awaitable[None]] | None = None) -> Admission:
+    """Takes a shard in, durably; raises ConflictError or StoreFull and then stores nothing of it. `keep` as in
+    `arrived`."""
     expected, placed = partial(_expected, sidecar), partial(_placed, sidecar, piece=arrival.piece)
-    return await sidecar.spawn(arrived(sidecar, arrival.row, arrival.beside(), expected, placed))
+    return await sidecar.spawn(arrived(sidecar, arrival.row, arrival.beside(), expected, placed, keep))
 
 
 async def _expected(sidecar: Sidecar, live: LiveRun, row: ShardRow) -> OpenUpdate:

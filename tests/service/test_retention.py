@@ -1,0 +1,26 @@
+"""What a run's recording holds is what its updates were made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from service.live_server import arrow, serving
+
+from triage_monitor.config import Settings
+from triage_monitor.storage.recordings import iter_updates
+
+
+def test_refused_shard_leaves_nothing_in_the_recording_in_the_place_of_the_right_one(tmp_path: Path) -> None:
+    """A rank that restarts with a wrong world size is refused; what it sends afterwards is the update's."""
+    settings = {"server": {"port": 0}, "store": {"data_dir": str(tmp_path), "retain_raw": True}}
+    with serving(Settings.from_dict(settings)) as live:
+        assert live.put("run", 1, arrow([[0.1]], [1.0]), shard=0, shards=2).status_code == 201
+        assert live.put("run", 1, arrow([[9.0]], [1.0]), shard=1, shards=4).status_code == 409
+        assert live.put("run", 1, arrow([[-0.2]], [1.0]), shard=1, shards=2).status_code == 201
+        assert live.put("run", 2, arrow([[0.3]], [1.0])).status_code == 201
+        assert live.put("run", 2, arrow([[8.0]], [1.0]), shard=1, shards=2).status_code == 409
+    kept = []
+    for update in iter_updates([tmp_path / "recordings" / "run"]):
+        assert update.rows.gap is not None
+        kept += [(update.step, round(float(gap), 3)) for gap in update.rows.gap]
+    assert sorted(kept) == [(1, -0.2), (1, 0.1), (2, 0.3)]
