@@ -33,8 +33,8 @@ def url_of(receiver: Receiver, host: str = "127.0.0.1") -> str:
     return f"http://{host}:{receiver.port}/in?key=s3cret-in-url"
 
 
-def act(server: LiveServer, key: str, **body: Any) -> None:
-    answer = server.http.post("/v1/runs/run/actions", json=body, headers={"Idempotency-Key": key})
+def act(server: LiveServer, key: str, *, run: str = "run", **body: Any) -> None:
+    answer = server.http.post(f"/v1/runs/{run}/actions", json=body, headers={"Idempotency-Key": key})
     assert answer.status_code == 201, answer.text
 
 

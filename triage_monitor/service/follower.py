@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from triage_monitor.service.delivery import DELIVERED, FAILED, GAVE_UP, LONGEST_PAUSE
 from triage_monitor.service.sidecar import Sidecar
-from triage_monitor.service.webhook_feed import EVERY_RUN, Notice, pending
+from triage_monitor.service.webhook_feed import EVERY_RUN, Notice, first_cursor, pending
 from triage_monitor.storage.records import CursorRow
 
 logger = logging.getLogger("triage_monitor")
@@ -29,6 +29,7 @@ class Follower:
         self._sidecar = sidecar
         self._tell = tell
         self._began_at = 0.0
+        self._older: frozenset[str] = frozenset()  # runs that were there when this process began
         self._runs: dict[str, None] = {}  # to be looked at, in order
         self._wake = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
@@ -41,7 +42,8 @@ class Follower:
             begun = CursorRow(EVERY_RUN, self.name, self._sidecar.now(), 0, 0)
             await self._sidecar.write(begun)
         self._began_at = begun.at
-        self._runs = dict.fromkeys(await asyncio.to_thread(store.runs))
+        self._older = frozenset(await asyncio.to_thread(store.runs))
+        self._runs = dict.fromkeys(sorted(self._older))
         self._wake.set()
         self._sidecar.hub.taps.append(self._heard)
         self._worker = asyncio.create_task(self._work())
@@ -72,7 +74,11 @@ class Follower:
                     await asyncio.sleep(LONGEST_PAUSE / 30)
 
     async def _catch_up(self, run: str) -> None:
-        for notice in await asyncio.to_thread(pending, self._sidecar.store, run, self.name, self._began_at):
+        store, began_at = self._sidecar.store, self._began_at if run in self._older else None
+        first = await asyncio.to_thread(first_cursor, store, run, self.name, began_at)
+        if first is not None:
+            await self._sidecar.write(first)
+        for notice in await asyncio.to_thread(pending, store, run, self.name):
             await self._tell(self, notice)
             await self._sidecar.write(notice.cursor)
 

@@ -1,8 +1,9 @@
 """What a webhook target is still to be told of a run, read from the store: there is no queue that could be lost.
 
 Transitions and audit links are numbered in the store already; a cursor for each run and target says how far the target
-has been told. What happened before the target was first configured is not sent. Everything later is sent at least once,
-in order: a crash after a delivery and before its cursor repeats that delivery under the same id.
+has been told. What happened before the target was first configured is not sent; times decide that once, of the runs a
+process found in its store: the clock may go back. Everything later is sent at least once, in order: a crash after a
+delivery and before its cursor repeats that delivery under the same id.
 """
 
 from __future__ import annotations
@@ -31,9 +32,25 @@ class Notice:
     cursor: CursorRow
 
 
-def pending(store: Store, run: str, target: str, began_at: float) -> list[Notice]:
+def first_cursor(store: Store, run: str, target: str, began_at: float | None) -> CursorRow | None:
+    """To be written before anything is told; None when there is one. `began_at` is None of a run that began after the
+    target did. Blocking."""
+    if store.get(CursorRow, run, target) is not None:
+        return None
+    if began_at is None:
+        return CursorRow(run, target, 0.0, 0, 0)
+    return CursorRow(
+        run,
+        target,
+        began_at,
+        _told_before(store.rows(TransitionRow, run), began_at),
+        _told_before(store.rows(AuditRow, run), began_at),
+    )
+
+
+def pending(store: Store, run: str, target: str) -> list[Notice]:
     """Oldest first; each notice holds the cursor to be written once it was told. Blocking."""
-    cursor = store.get(CursorRow, run, target) or _first_cursor(store, run, target, began_at)
+    cursor = store.get(CursorRow, run, target) or CursorRow(run, target, 0.0, 0, 0)
     transitions = store.rows(TransitionRow, run, newest=max(0, store.top(TransitionRow, run) - cursor.transitions))
     links = store.rows(AuditRow, run, newest=max(0, store.top(AuditRow, run) - cursor.links))
     found: list[Notice] = []
@@ -54,16 +71,6 @@ def pending(store: Store, run: str, target: str, began_at: float) -> list[Notice
 def _events_of(row: AuditRow) -> tuple[str, ...]:
     handed = ("handed_over",) if row.kind == HAND_OVER else ()
     return (*handed, "params") if "version" in row.about else handed
-
-
-def _first_cursor(store: Store, run: str, target: str, began_at: float) -> CursorRow:
-    return CursorRow(
-        run,
-        target,
-        began_at,
-        _told_before(store.rows(TransitionRow, run), began_at),
-        _told_before(store.rows(AuditRow, run), began_at),
-    )
 
 
 def _told_before(rows: Iterable[TransitionRow | AuditRow], began_at: float) -> int:
