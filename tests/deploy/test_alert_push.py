@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from service.webhook_receiver import Receiver, receiving
 from triage_monitor.config import Settings
 from triage_monitor.errors import ConfigError
 from triage_monitor.service.alerts import BY_NAME
+from triage_monitor.service.clock import Clock
 from triage_monitor.storage.sqlite import SqliteStore
 
 REFUSED = "TriageParametersRefused"
@@ -78,6 +80,17 @@ def test_restart_keeps_the_alert_and_its_end_resolves_it(tmp_path: Path) -> None
             wait_for("it is resolved, long before it would expire", lambda: not alerts(client))
             assert live.metrics()["triage_alertmanager_alerts"] == 0
     store.close()
+
+
+def test_alert_of_a_clock_that_went_back_is_resolved_when_it_ends(tmp_path: Path) -> None:
+    port, ahead = free_port(), [7200.0]
+    clock = Clock(lambda: time.time() + ahead[0], time.monotonic)
+    with alertmanager(tmp_path, port) as client, serving(settings(port), clock=clock) as live:
+        refuse(live, "run-a")
+        wait_for("the alert is there", lambda: alerts(client))
+        ahead[0] = 0.0
+        ack(live, "run-a")
+        wait_for("it is resolved, long before the time at which it began", lambda: not alerts(client))
 
 
 def test_dead_alertmanager_hurts_nothing_and_hears_of_it_once_it_lives(tmp_path: Path) -> None:

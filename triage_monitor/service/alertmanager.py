@@ -206,8 +206,8 @@ class AlertmanagerPush:
                 "description": f"{alert.means} {alert.remedy}",
                 "runbook_url": alert.runbook_on(self._settings.runbook_base or RUNBOOK),
             },
-            "startsAt": _written(item.firing_at),
-            "endsAt": _written(max(until, item.firing_at)),
+            "startsAt": _written(min(item.firing_at, now, until)),  # the clock may have gone back since
+            "endsAt": _written(until),
             "generatorURL": link,
         }
 

@@ -127,8 +127,9 @@ def _next(condition: Condition, before: Held | None, seen: Seen) -> Held | None:
         return Held(since, firing, None, seen.now)
     if before is None or before.firing_at is None:
         return None
-    if was_held and seen.now - before.held_at < condition.keep_seconds:
-        return before
+    held_at = min(before.held_at, seen.now)  # the clock may have gone back since
+    if was_held and seen.now - held_at < condition.keep_seconds:
+        return replace(before, held_at=held_at)
     return _over(before, seen.now)
 
 
