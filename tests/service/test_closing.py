@@ -164,6 +164,27 @@ def test_late_shards_that_come_at_once_are_one_revision_and_equal_all_at_once() 
         assert live.landings.at((0, 1)) == []
 
 
+def test_run_that_is_retired_is_not_forgotten_while_a_late_shard_of_it_is_written() -> None:
+    """Another object of the same run would be loaded beside it, and never hear of the shard."""
+    clock, store = FakeClock(), HeldStore()
+    with serving(Settings.from_dict(GRACE), store, clock.clock) as server:
+        server.put("over", 1, masses(3, 2), shard=0, shards=2)
+        clock.advance(31)
+        server.close_overdue()
+        retire = {"json": {"kind": "retire"}, "headers": {"Idempotency-Key": "k"}}
+        server.http.post("/v1/runs/over/actions", **retire).raise_for_status()
+        store.held = []
+        thread = threading.Thread(target=server.put, args=("over", 1, masses(5, 2)), kwargs={"shard": 1, "shards": 2})
+        thread.start()
+        server.call(_until(lambda: len(store.held or ()) == 1))
+        server.close_overdue()
+        assert server.run("over")["last_update"]["missing_shards"] == 1
+        store.release()
+        thread.join()
+        detail = server.run("over")
+    assert (detail["last_update"]["missing_shards"], detail["retired"]) == (0, False)
+
+
 async def _until(holds: Callable[[], bool]) -> None:
     while not holds():
         await asyncio.sleep(0.001)

@@ -203,7 +203,8 @@ class Sidecar:
         closed = 0
         failures: list[Exception] = []
         for live in list(self.runs.values()):
-            if self.is_retired(live) and all(u.is_ahead for u in live.open.values()) and not live.lock.locked():
+            is_idle = all(update.is_ahead for update in live.open.values()) and not live.arriving
+            if self.is_retired(live) and is_idle and not live.lock.locked():
                 del self.runs[live.name]
                 continue
             try:
