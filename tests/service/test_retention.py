@@ -10,10 +10,13 @@ from triage_monitor.config import Settings
 from triage_monitor.storage.recordings import iter_updates
 
 
+def settings(home: Path) -> Settings:
+    return Settings.from_dict({"server": {"port": 0}, "store": {"data_dir": str(home), "retain_raw": True}})
+
+
 def test_refused_shard_leaves_nothing_in_the_recording_in_the_place_of_the_right_one(tmp_path: Path) -> None:
     """A rank that restarts with a wrong world size is refused; what it sends afterwards is the update's."""
-    settings = {"server": {"port": 0}, "store": {"data_dir": str(tmp_path), "retain_raw": True}}
-    with serving(Settings.from_dict(settings)) as live:
+    with serving(settings(tmp_path)) as live:
         assert live.put("run", 1, arrow([[0.1]], [1.0]), shard=0, shards=2).status_code == 201
         assert live.put("run", 1, arrow([[9.0]], [1.0]), shard=1, shards=4).status_code == 409
         assert live.put("run", 1, arrow([[-0.2]], [1.0]), shard=1, shards=2).status_code == 201
@@ -24,3 +27,18 @@ def test_refused_shard_leaves_nothing_in_the_recording_in_the_place_of_the_right
         assert update.rows.gap is not None
         kept += [(update.step, round(float(gap), 3)) for gap in update.rows.gap]
     assert sorted(kept) == [(1, -0.2), (1, 0.1), (2, 0.3)]
+
+
+def test_recording_that_cannot_be_written_is_told_by_readiness_until_it_can(tmp_path: Path) -> None:
+    """Every shard is refused meanwhile, although the store itself takes writes."""
+    in_the_way = tmp_path / "recordings"
+    in_the_way.touch()
+    with serving(settings(tmp_path)) as live:
+        refused = live.put("run", 1, arrow([[0.1]], [1.0]))
+        assert (refused.status_code, refused.json()["reason"]) == (507, "store_full")
+        readiness = live.http.get("/readyz")
+        assert (readiness.status_code, readiness.json()["store"]) == (503, refused.json()["detail"])
+        in_the_way.unlink()
+        assert live.put("run", 1, arrow([[0.1]], [1.0])).status_code == 201
+        assert live.http.get("/readyz").status_code == 200
+    assert [update.step for update in iter_updates([tmp_path / "recordings" / "run"])] == [1]

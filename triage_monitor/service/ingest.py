@@ -21,7 +21,7 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from triage_monitor.errors import ConflictError, TriageError
+from triage_monitor.errors import ConflictError, StoreFull, TriageError
 from triage_monitor.service import attempts
 from triage_monitor.service.access import caller_of
 from triage_monitor.service.admission import repeat
@@ -38,7 +38,7 @@ from triage_monitor.service.sidecar import Sidecar
 from triage_monitor.service.wholes import admit as admit_whole
 from triage_monitor.storage.fence import origin_json
 from triage_monitor.storage.records import HalfRow, ShardRow
-from triage_monitor.summary.rows import STREAM_MIME, encode_arrays, inflated_bytes
+from triage_monitor.summary.rows import STREAM_MIME, UpdateRows, encode_arrays, inflated_bytes
 from triage_monitor.summary.rows_halves import SIDES
 
 DROPPED_HEADER = "triage-client-dropped"
@@ -155,8 +155,15 @@ class Ingest:
         arrival = replace(reading.arrival, row=replace(reading.arrival.row, digest=await hashing))
         keep = None
         if self._retention is not None and reading.rows is not None:
-            keep = partial(loop.run_in_executor, self._workers, self._retention.keep, address, reading.rows)
+            keep = partial(self._kept, self._retention, address, reading.rows)
         return await admit_whole(self._sidecar, arrival, keep)
+
+    async def _kept(self, retention: Retention, address: Address, rows: UpdateRows) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._workers, retention.keep, address, rows)
+        except StoreFull as error:
+            self._sidecar.last_write_failed = str(error)
+            raise
 
     def _known(self, address: Address, side: str | None) -> ShardRow | HalfRow | None:
         if side is None:
