@@ -79,12 +79,11 @@ def test_refused_body_is_let_go_without_a_search_for_cycles(
 ) -> None:
     path = f"/v1/runs/run/updates/{step}/shards/0"
     with no_search_for_cycles():
-        before, _ = tracemalloc.get_traced_memory()
         for _ in range(REPEATS):
             answer = server.http.put(path, params=query, content=body, headers=STREAM)
             assert (answer.status_code, answer.json()["reason"]) == refusal
-        after, _ = tracemalloc.get_traced_memory()
-    assert after - before < len(body)
+        held = [trace for trace in tracemalloc.take_snapshot().traces if trace.size >= len(body)]
+    assert len(held) <= 1  # the last one's request may just be ending
 
 
 def test_body_that_was_given_up_is_not_held_by_what_waits_for_a_worker() -> None:
