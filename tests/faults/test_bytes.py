@@ -123,6 +123,18 @@ def _sweep(stores: Stores, state: str, name: str, places: Places, seed: int) -> 
     return found
 
 
+@pytest.mark.parametrize("stores", [SMALL], ids=["small-pages"], indirect=True)
+def test_name_in_the_schema_that_became_a_blob_or_another_case_is_found_and_the_store_opens(stores: Stores) -> None:
+    """One bit of the schema's own record: the table was there and could not be found, and no start succeeded."""
+    whole = (stores.closed / "triage.db").read_bytes()
+    types = whole.index(b"tablemetameta") - 4  # of name, tbl_name, rootpage and the statement (two bytes)
+    assert whole[types - 1 : types + 1] == bytes([2 * 4 + 13, 2 * 4 + 13])  # texts of four characters
+    found = Counter[str]()
+    for at in (types - 1, types, *range(types + 4, types + 13)):
+        found += _sweep(stores, "closed", "triage.db", lambda _, at=at: [at] * 12, seed=at)
+    assert found.total() == 11 * 24
+
+
 def _fast_folder(source: Path) -> Path:
     """Where syncing costs nothing, if there is such a place: only what is read back counts here."""
     memory = Path("/dev/shm")

@@ -27,6 +27,10 @@ _SIGNS = 5
 _TABLE_COLUMNS = " UNION ALL ".join(
     f"SELECT '{kind.TABLE}', name FROM pragma_table_info('{kind.TABLE}')" for kind in ALL_KINDS
 )
+# SQLite takes a name that became a blob, or has a letter in another case, for the name it was; no query finds it.
+_WRONG_SCHEMA = """SELECT 1 FROM sqlite_master WHERE typeof(type) <> 'text' OR typeof(name) <> 'text'
+    OR typeof(tbl_name) <> 'text' OR typeof(rootpage) <> 'integer' OR typeof(sql) NOT IN ('text', 'null')
+    UNION ALL SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'meta')"""
 logger = logging.getLogger("triage_monitor")
 
 
@@ -108,6 +112,9 @@ def _signs_inside(db: sqlite3.Connection, path: Path, mark: Ledger | None, *, th
         return
     if ledger is not None and mark is not None and ledger.written < mark.written:
         yield f"{mark.written - ledger.written} acknowledged writes are missing at its end"
+    if db.execute(_WRONG_SCHEMA).fetchone() is not None:
+        yield "its schema does not name its tables as they are"
+        return
     if meta.get("schema_version") == SCHEMA_VERSION:
         yield from _wrong_tables(db)
     if thorough or path.stat().st_size <= WHOLE_CHECK_BYTES:
