@@ -5,8 +5,8 @@
 
 Once its write is durable it is part of its update, whatever happens next. The last shard of an update closes it before
 its own answer goes out, so an acknowledged update is visible in its window. Late shards of one update that come at the
-same time are closed as one revision. What differs between the kinds of shard,
-which update one belongs to and what it leaves there, is wholes.py's and halves.py's business.
+same time are closed as one revision. What differs between the kinds of shard, which update one belongs to and what it
+leaves there, is wholes.py's and halves.py's business.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from triage_monitor.errors import InputError
 from triage_monitor.summary import kernel
 from triage_monitor.summary.booking import add_groups, add_kernel_counts, add_kernel_sums, add_responses, add_told
-from triage_monitor.summary.inputs import Array, ArrayLike, Tokens, per_response, per_response_or_token, tokens_of
+from triage_monitor.summary.inputs import ArrayLike, Tokens, per_response, per_response_or_token, tokens_of
+from triage_monitor.summary.jit import locked
 from triage_monitor.summary.kernel_segment import REGION_SUMS
 from triage_monitor.summary.probabilities import add_probabilities
 from triage_monitor.summary.sketch import RAW_BINS, fold
@@ -92,13 +93,6 @@ def segment_tables(length: int, phi: float) -> tuple[NDArray[np.uint8], NDArray[
     return level, heavy
 
 
-def _read_only(array: Array) -> Array:
-    """Views of received bytes are read-only; with every input so, the kernel is compiled once a type, not twice."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
 def _reduce(tokens: Tokens, spec: SummarySpec, each: Each) -> tuple[NDArray[np.float64], Draft]:
     rows = np.zeros((tokens.responses, kernel.RESPONSE_COLUMNS))
     draft, *others = each(partial(_reduced, tokens, spec, rows), _parts(tokens))
@@ -124,11 +118,11 @@ def _reduced(tokens: Tokens, spec: SummarySpec, rows: NDArray[np.float64], part:
     bounds = np.stack([draft.minima[:3], draft.maxima[:3]])
     histograms = draft.histograms
     kernel.reduce_shard(
-        _read_only(tokens.gap_T),
-        _read_only(tokens.state_T),
-        _read_only(tokens.offset_R1[part.start : part.stop + 1]),
-        _read_only(tokens.advantage_R[part]),
-        _read_only(tokens.advantage_T),
+        locked(tokens.gap_T),
+        locked(tokens.state_T),
+        locked(tokens.offset_R1[part.start : part.stop + 1]),
+        locked(tokens.advantage_R[part]),
+        locked(tokens.advantage_T),
         spec.segment,
         np.array([spec.near_zero, spec.tau_ana, spec.deep_tail]),
         *segment_tables(spec.segment, spec.phi),

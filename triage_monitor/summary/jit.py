@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
@@ -13,6 +15,14 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 REORDER = frozenset({"reassoc", "contract", "nsz"})
 # Only for loops over values already known to be finite.
 FINITE = REORDER | {"nnan", "ninf"}
+
+
+def locked(array: NDArray[Any]) -> NDArray[Any]:
+    """Read-only and contiguous, as the views of a received body are: with every input so, a pass is compiled once a
+    type, not twice."""
+    view = np.ascontiguousarray(array).view()
+    view.flags.writeable = False
+    return view
 
 
 def compiled(fastmath: frozenset[str] = frozenset()) -> Callable[[Kernel], Kernel]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from triage_monitor.summary.inputs import Array, Tokens
-from triage_monitor.summary.jit import REORDER, compiled
+from triage_monitor.summary.inputs import Tokens
+from triage_monitor.summary.jit import REORDER, compiled, locked
 from triage_monitor.summary.kernel import BLOCK, States, all_present
 from triage_monitor.summary.kernel_segment import MAX_EXPONENT, Floats, Gaps, Ints, exponentials
 from triage_monitor.summary.states import PRESENT
@@ -30,20 +30,13 @@ def add_probabilities(tokens: Tokens, part: slice, draft: Draft) -> None:
         learner, sampler = learner.astype(np.float64), sampler.astype(np.float64)
     found = np.zeros(len(_SUMS) + 3)
     offset_R1 = tokens.offset_R1[part.start : part.stop + 1]
-    reduce_pairs(_locked(learner), _locked(sampler), _locked(tokens.state_T), _locked(offset_R1), found)
+    reduce_pairs(locked(learner), locked(sampler), locked(tokens.state_T), locked(offset_R1), found)
     for name, amount in zip(_SUMS, found, strict=False):
         draft.add(name, float(amount))
     if found[TOKENS]:
         draft.bound("prob_abs_diff", found[LARGEST : LARGEST + 1])
     draft.count("logprob_tokens", int(found[TOKENS]))
     draft.count("logprob_responses", int(found[RESPONSES]))
-
-
-def _locked(array: Array) -> Array:
-    """Read-only and contiguous like the views of a received body, so that the pass is compiled once a type."""
-    view = np.ascontiguousarray(array).view()
-    view.flags.writeable = False
-    return view
 
 
 @compiled(REORDER)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triage_monitor.summary.jit import REORDER, compiled
+from triage_monitor.summary.jit import REORDER, compiled, locked
 from triage_monitor.summary.kernel_segment import Floats, Gaps, Ints
 from triage_monitor.summary.rows_values import Array, UpdateRows
 from triage_monitor.summary.spec import DEFAULT_SPEC, SummarySpec
@@ -140,11 +140,11 @@ def _columns(rows: UpdateRows, spec: SummarySpec) -> _Columns:
     if rows.missing is not None:
         outside = rows.missing | outside if outside.size else rows.missing.astype(np.bool_)
     return _Columns(
-        _locked(first),
-        _locked(second),
-        _locked(outside),
-        _locked(rows.offsets.astype(np.int64, copy=False)),
-        _locked(rows.advantages.astype(np.float64, copy=False)),
+        locked(first),
+        locked(second),
+        locked(outside),
+        locked(rows.offsets.astype(np.int64, copy=False)),
+        locked(rows.advantages.astype(np.float64, copy=False)),
         rows.advantages_per_token,
         _threshold(rows, spec),
     )
@@ -153,13 +153,6 @@ def _columns(rows: UpdateRows, spec: SummarySpec) -> _Columns:
 def _readable(values: Array | None) -> Array:
     assert values is not None
     return values if values.dtype in (np.float32, np.float64) else values.astype(np.float32)
-
-
-def _locked(array: Array) -> Array:
-    """Read-only and contiguous like the views of a received body, so that the pass is compiled once a type."""
-    view = np.ascontiguousarray(array).view()
-    view.flags.writeable = False
-    return view
 
 
 def _threshold(rows: UpdateRows, spec: SummarySpec) -> float:
