@@ -152,6 +152,11 @@ def test_sidecar_takes_the_settings_it_is_given(which: int, tmp_path: Path) -> N
         assert "triage-monitor.triage.svc" in settings.auth.allowed_hosts
 
 
+def test_trainers_reach_a_monitor_that_is_not_ready() -> None:
+    """Its 507 says what is wrong; with the only address taken out of the Service nobody would be told."""
+    assert by_kind()["Service"]["spec"]["publishNotReadyAddresses"] is True
+
+
 def test_prometheus_finds_it_under_the_job_that_the_rules_look_for() -> None:
     kinds = by_kind()
     monitor, service = kinds["ServiceMonitor"]["spec"], kinds["Service"]

@@ -56,6 +56,15 @@ def _metric(server: ServedProcess, name: str) -> float:
     return float(next(line.split()[1] for line in lines if line.startswith(f"{name} ")))
 
 
+def _ready_within(server: ServedProcess, seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if server.http.get("/readyz").status_code == 200:
+            return True
+        threading.Event().wait(0.1)
+    return False
+
+
 def test_full_disk_is_507_and_room_again_needs_no_restart(tmp_path: Path) -> None:
     with _small_disk(tmp_path / "disk", 8) as disk, served(disk / "data") as server:
         assert server.put("run", 1, masses(3, 2)).status_code == 201
@@ -65,7 +74,10 @@ def test_full_disk_is_507_and_room_again_needs_no_restart(tmp_path: Path) -> Non
         assert (refused[-1].status_code, refused[-1].json()["reason"]) == (507, "store_full")
         assert server.http.get("/readyz").status_code == 503
         assert _metric(server, "triage_store_writable") == 0
+        assert not _ready_within(server, 7), "it tries the disk by itself, and the disk is still full"
         (disk / "ballast").unlink()
+        assert _ready_within(server, 60), "nobody has sent anything meanwhile"
+        assert _metric(server, "triage_store_writable") == 1
         again = [server.put("run", step, masses(3, 2)).status_code for step in range(2, 40)]
         assert set(again) <= {200, 201}
         assert server.http.get("/readyz").status_code == 200
@@ -81,6 +93,8 @@ def test_disk_that_takes_no_writes_is_507_and_recovers_without_a_restart(tmp_pat
             assert refused.status_code in (503, 507)
             assert server.http.get("/readyz").status_code == 503
             assert server.http.get("/v1/runs/run").json()["last_update"]["step"] == 1
+            assert not _ready_within(server, 7)
+        assert _ready_within(server, 60)
         assert server.put("run", 2, masses(3, 2)).status_code == 201
         assert server.http.get("/readyz").status_code == 200
 

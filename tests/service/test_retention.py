@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 from service.live_server import arrow, serving
@@ -39,6 +41,10 @@ def test_recording_that_cannot_be_written_is_told_by_readiness_until_it_can(tmp_
         readiness = live.http.get("/readyz")
         assert (readiness.status_code, readiness.json()["store"]) == (503, refused.json()["detail"])
         in_the_way.unlink()
+        until = time.monotonic() + 60
+        while live.http.get("/readyz").status_code != 200 and time.monotonic() < until:
+            threading.Event().wait(0.1)
+        assert live.http.get("/readyz").json()["store"] == "ok", "nobody has sent anything meanwhile"
         assert live.put("run", 1, arrow([[0.1]], [1.0])).status_code == 201
         assert live.http.get("/readyz").status_code == 200
     assert [update.step for update in iter_updates([tmp_path / "recordings" / "run"])] == [1]

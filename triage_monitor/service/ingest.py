@@ -63,6 +63,8 @@ class Ingest:
         self._sidecar = sidecar
         self._settings = sidecar.settings.ingest
         self._retention = retention
+        if retention is not None:
+            sidecar.probes.append(retention.probe)
         self._workers = ThreadPoolExecutor(self._settings.workers, thread_name_prefix="ingest")
         # Jobs there wait for no other job, so a worker may wait for one of them.
         self._beside = ThreadPoolExecutor(2 * self._settings.workers, thread_name_prefix="ingest-beside")

@@ -17,6 +17,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from triage_monitor.errors import ConflictError, InputError, StoreFull
 from triage_monitor.service.intake import Address
 from triage_monitor.storage.recordings_write import RecordingWriter
+from triage_monitor.storage.room import require_room
 from triage_monitor.summary.rows import UpdateRows
 
 
@@ -39,6 +40,10 @@ class Retention:
                 self.skipped += 1
             except OSError as error:
                 raise StoreFull(f"the raw update cannot be kept: {error.strerror or error}") from error
+
+    def probe(self) -> None:
+        """Raises StoreFull while nothing can be recorded."""
+        require_room(self._directory)
 
     def families(self) -> Iterator[Metric]:
         text = "Recorded parts that were found damaged and set aside since the start"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -54,6 +54,7 @@ class Sidecar:
         self.runs: dict[str, LiveRun] = {}
         self.ready = False
         self.last_write_failed: str | None = None
+        self.probes: list[Callable[[], None]] = [store.probe]  # each raises StoreFull while its part takes no write
         self.run_begun = asyncio.Event()  # set, and replaced by another, when a run is made
         self._creating = asyncio.Lock()
         self.wake = asyncio.Event()
@@ -321,6 +322,7 @@ class Sidecar:
         try:
             await self.spawn(self.close_overdue())
             self._told = None
+            await self._try_disk_again()
         except Exception as error:  # the loop must outlive what one closing does; it is counted and tried again
             if repr(error) != self._told:  # once: it is tried again every second
                 logger.exception("an update could not be closed; it is tried again until it can be")
@@ -328,3 +330,14 @@ class Sidecar:
             self.tally.reject("close_failed")
             self.last_write_failed = str(error)
             await asyncio.sleep(IDLE_SECONDS / 5)
+
+    async def _try_disk_again(self) -> None:
+        """A monitor that says it is not ready may be sent no shard to try the disk with: it tries by itself."""
+        failed = self.last_write_failed
+        if failed is None:
+            return
+        with suppress(TriageError):
+            for probe in self.probes:
+                await asyncio.to_thread(probe)
+            if self.last_write_failed is failed:
+                self.last_write_failed = None

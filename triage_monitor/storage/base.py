@@ -76,6 +76,10 @@ class Store(Protocol):
 
     def write(self, *records: Record) -> Future[tuple[Outcome, ...]]: ...
 
+    def probe(self) -> None:
+        """One durable write that changes nothing anybody reads; raises StoreFull while the disk takes none. Blocks."""
+        ...
+
     def runs(self) -> list[str]: ...
 
     def rows(

@@ -66,6 +66,9 @@ class MemoryStore:
                 future.set_exception(error)
         return future
 
+    def probe(self) -> None:
+        """There is no disk that could refuse."""
+
     def _apply(self, record: Record, row: tuple[Cell, ...], undo: Undo) -> Outcome:
         kind = type(record)
         before = self._tables[kind].get(record.key)

@@ -34,15 +34,16 @@ _WRONG_SCHEMA = """SELECT 1 FROM sqlite_master WHERE typeof(type) <> 'text' OR t
 logger = logging.getLogger("triage_monitor")
 
 
-def mend(path: Path, epoch: int, page_bytes: int = PAGE) -> Mended | None:
-    """What became of a store that had to be mended, None of one that was whole or is new. The directory is locked."""
+def mend(path: Path, epoch: int, page_bytes: int = PAGE, *, unusable: str | None = None) -> Mended | None:
+    """What became of a store that had to be mended, None of one that was whole or is new. The directory is locked.
+    `unusable` says why one that shows no sign of damage could not be opened all the same."""
     finish(path)
     mark, mark_damaged = read_mark(path.parent)
     suspect = path.with_name(SUSPECT_NAME)
     if not _exists(path):
         signs = ["the database is gone"] if mark is not None and mark.written else []
     else:
-        signs = list(_signs(path, mark, page_bytes, thorough=suspect.exists()))
+        signs = list(_signs(path, mark, page_bytes, thorough=suspect.exists())) if unusable is None else [unusable]
     mended = None
     if not _exists(path) and not signs:
         _create(path, epoch, page_bytes)

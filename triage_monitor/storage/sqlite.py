@@ -10,7 +10,6 @@ The WAL is checkpointed by SQLite itself.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import queue
 import sqlite3
@@ -23,26 +22,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from triage_monitor.errors import ConfigError, StoreCorrupt, StoreFull, TriageError
+from triage_monitor.errors import StoreCorrupt, StoreFull, TriageError
 from triage_monitor.storage.base import Damage
 from triage_monitor.storage.fence import next_fence
-from triage_monitor.storage.ledger import Ledger, Mark, stored_ledger, transaction, write_ledger
+from triage_monitor.storage.ledger import Ledger, Mark, Mended, stored_ledger, transaction, write_ledger
 from triage_monitor.storage.mend import SUSPECT_NAME, mend
+from triage_monitor.storage.opening import claim, is_damage, open_database, translated
 from triage_monitor.storage.pages import PAGE
 from triage_monitor.storage.picking import Path as ReportPath
 from triage_monitor.storage.picking import Picked, picked_rows
 from triage_monitor.storage.records import HalfRow, Outcome, Record, Rule, RunRow, ShardRow, UpdateRow
+from triage_monitor.storage.room import require_room
 from triage_monitor.storage.rowcodec import Cell, checksum, decode_row, encode_row
 from triage_monitor.storage.rules import admit
 from triage_monitor.storage.salvage import set_aside_count
-from triage_monitor.storage.schema import DATABASE_ERRORS, lossy_text, prepare
+from triage_monitor.storage.schema import DATABASE_ERRORS, prepare
 from triage_monitor.storage.scrub import Scrub
 from triage_monitor.storage.thinning import thin_rows
 
 R = TypeVar("R", bound=Record)
 GROUP_LIMIT = 256
 MAX_CORRUPT_KNOWN = 100_000
-_CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class SqliteStore:
     def __init__(self, directory: Path, epoch_above: int = 0, *, page_bytes: int = PAGE) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._path = directory / "triage.db"
-        self._lock_file = _claim(directory)
+        self._lock_file = claim(directory)
         self._corrupt_lock = threading.Lock()
         self._corrupt: set[bytes] = set()
         self._scrub: Scrub | None = None
@@ -87,19 +87,20 @@ class SqliteStore:
         try:
             now, is_new = int(time.time()), not self._path.exists()
             mended = mend(self._path, now, page_bytes)
-            self._writer_db = open_database(self._path)
-            made = prepare(self._writer_db, epoch=now)
-            self._ledger = stored_ledger(self._writer_db, made) if mended is None else mended.ledger
+            try:
+                self._open(now, epoch_above, mended, is_new=is_new)
+            except DATABASE_ERRORS as error:
+                if not is_damage(error):
+                    raise
+                mended = mend(self._path, now, page_bytes, unusable=str(error))
+                self._open(now, epoch_above, mended, is_new=is_new)
             self._lost_now = None if mended is None else mended.lost
             self._set_aside = set_aside_count(directory)
-            with transaction(self._writer_db):
-                write_ledger(self._writer_db, self._ledger)
-                self.fence = next_fence(self._writer_db, now, epoch_above, made=None if is_new else made)
             self._mark = Mark(directory)
             self._mark.write(self._ledger)
         except DATABASE_ERRORS as error:
             os.close(self._lock_file)
-            raise _translated(error) from error
+            raise translated(error) from error
         except BaseException:
             os.close(self._lock_file)
             raise
@@ -107,9 +108,26 @@ class SqliteStore:
         self._thread = threading.Thread(target=self._write_loop, name="store-writer", daemon=True)
         self._thread.start()
 
+    def _open(self, now: int, epoch_above: int, mended: Mended | None, *, is_new: bool) -> None:
+        db = open_database(self._path)
+        try:
+            made = prepare(db, epoch=now)
+            self._ledger = stored_ledger(db, made) if mended is None else mended.ledger
+            with transaction(db):
+                write_ledger(db, self._ledger)
+                self.fence = next_fence(db, now, epoch_above, made=None if is_new else made)
+        except BaseException:
+            db.close()
+            raise
+        self._writer_db = db
+
     def write(self, *records: Record) -> Future[tuple[Outcome, ...]]:
         rows = [(record, encode_row(record)) for record in records]
         return self._queue(lambda: self._put_all(rows))
+
+    def probe(self) -> None:
+        require_room(self._path.parent)
+        self._queue(self._count_probe).result()
 
     def thin(self, run: str, *, shards_before: int, summaries_before: int, shards_from: int = 0) -> Future[int]:
         """One step of compaction; see `thinning`. The answer is how many rows it changed: call again until 0."""
@@ -200,6 +218,13 @@ class SqliteStore:
             return outcome, False
         db.execute(f"INSERT OR REPLACE INTO {kind.TABLE} VALUES ({', '.join('?' * len(row))})", row)
         return outcome, stored is None
+
+    def _count_probe(self) -> _Done:
+        """A value that changes: SQLite writes no page for one that stays."""
+        self._writer_db.execute(
+            "INSERT INTO meta VALUES ('probes', 1) ON CONFLICT (name) DO UPDATE SET value = value + 1"
+        )
+        return _Done(None, 0, 0)
 
     def _thin(self, run: str, shards_from: int, shards_before: int, summaries_before: int) -> _Done:
         changed, gone = thin_rows(self._writer_db, run, shards_from, shards_before, summaries_before)
@@ -338,7 +363,7 @@ class SqliteStore:
 
     def _failed(self, error: Exception) -> TriageError:
         """What a caller is told; of a damaged file the next start is told as well, so that it looks at every page."""
-        told = _translated(error)
+        told = translated(error)
         if isinstance(told, StoreCorrupt) and self.suspect is None:
             self.suspect = str(error)
             with suppress(OSError):
@@ -363,36 +388,3 @@ def _cells(db: sqlite3.Connection, kind: type[Record], key: tuple[object, ...]) 
 def _top(db: sqlite3.Connection, kind: type[Record], run: str) -> int:
     (top,) = db.execute(f"SELECT max({kind.KEY[-1]}) FROM {kind.TABLE} WHERE run = ?", (run,)).fetchone()
     return 0 if top is None else int(top)
-
-
-def _claim(directory: Path) -> int:
-    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        holder = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
-        os.close(descriptor)
-        raise ConfigError(f"the data directory {directory} is in use by another process (pid {holder})") from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
-
-
-def open_database(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    mode = "ro" if read_only else "rwc"
-    db = sqlite3.connect(
-        f"{path.resolve().as_uri()}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False, timeout=30
-    )
-    db.text_factory = lossy_text
-    if not read_only:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        db.execute("PRAGMA secure_delete = ON")  # no old copy of a row is left for `salvage` to find
-    return db
-
-
-def _translated(error: Exception) -> TriageError:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in _CORRUPT or isinstance(error, UnicodeDecodeError):
-        return StoreCorrupt(f"the store's file is damaged: {error}")
-    return StoreFull(f"the store cannot be written or read now: {error}")

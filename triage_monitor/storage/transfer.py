@@ -25,10 +25,11 @@ from typing import Any, BinaryIO
 from triage_monitor.errors import ConfigError, ConflictError, InputError, StoreCorrupt
 from triage_monitor.storage.audit import WITNESS_FILE
 from triage_monitor.storage.audit_witness import Witness
+from triage_monitor.storage.opening import open_database
 from triage_monitor.storage.records import ALL_KINDS, Record, RunRow
 from triage_monitor.storage.rowcodec import Cell, decode_row
 from triage_monitor.storage.schema import DATABASE_ERRORS, SCHEMA_VERSION
-from triage_monitor.storage.sqlite import SqliteStore, open_database
+from triage_monitor.storage.sqlite import SqliteStore
 
 FORMAT = "triage-run"
 VERSION = 1
