@@ -6,7 +6,8 @@ import threading
 import time
 from pathlib import Path
 
-from service.live_server import arrow, serving
+import httpx
+from service.live_server import STREAM, LiveServer, arrow, serving
 
 from triage_monitor.config import Settings
 from triage_monitor.storage.recordings import iter_updates
@@ -48,3 +49,30 @@ def test_recording_that_cannot_be_written_is_told_by_readiness_until_it_can(tmp_
         assert live.put("run", 1, arrow([[0.1]], [1.0])).status_code == 201
         assert live.http.get("/readyz").status_code == 200
     assert [update.step for update in iter_updates([tmp_path / "recordings" / "run"])] == [1]
+
+
+def test_of_two_contents_of_one_shard_at_once_the_recording_keeps_the_one_that_was_taken(tmp_path: Path) -> None:
+    """Two ranks that both send as shard 0: one is refused, and nothing of it may be in the recording."""
+    steps, both = range(1, 41), threading.Barrier(2)
+    answers: dict[tuple[int, float], int] = {}
+
+    def send(live: LiveServer, gap: float) -> None:
+        with httpx.Client(base_url=live.address, trust_env=False, timeout=60) as http:
+            for step in steps:
+                both.wait(60)
+                address = f"/v1/runs/run/updates/{step}/shards/0"
+                answers[step, gap] = http.put(address, content=arrow([[gap]], [1.0]), headers=STREAM).status_code
+
+    with serving(settings(tmp_path)) as live:
+        senders = [threading.Thread(target=send, args=(live, gap)) for gap in (0.25, -0.5)]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
+    assert [sorted(answers[step, gap] for gap in (0.25, -0.5)) for step in steps] == [[201, 409]] * len(steps)
+    taken = {step: gap for (step, gap), status in answers.items() if status == 201}
+    kept: dict[int, float] = {}
+    for update in iter_updates([tmp_path / "recordings" / "run"]):
+        assert update.rows.gap is not None
+        kept[update.step] = float(update.rows.gap[0])
+    assert kept == taken
