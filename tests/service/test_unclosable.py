@@ -11,15 +11,20 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
+import httpx
+import numpy as np
 import pytest
-from service.live_server import FakeClock, LiveServer, masses, serving
+from service.live_server import STREAM, FakeClock, LiveServer, masses, serving
 
 from triage_monitor.config import Settings
-from triage_monitor.storage.records import ShardRow
+from triage_monitor.storage.records import HalfContentRow, Record, ShardRow
 from triage_monitor.storage.rowcodec import encode_row
 from triage_monitor.storage.sqlite import SqliteStore
+from triage_monitor.summary.rows_halves import LEARNER, SAMPLER, half_of_arrays, half_to_bytes
 
+R = TypeVar("R", bound=Record)
 GRACE = {"server": {"port": 0}, "ingest": {"grace_seconds": 30.0}}
 PAUSES = (1, 2, 4, 8)
 
@@ -34,17 +39,28 @@ def _served(directory: Path, clock: FakeClock) -> Iterator[LiveServer]:
         store.close()
 
 
-def _with_groups(directory: Path, groups: bytes) -> bytes | None:
-    """Puts other group ids into the stored shard 0 of run `faulty`'s update 1, sealed anew; returns those it had."""
+def _put_in_place(directory: Path, row: Record) -> None:
+    """Writes over the stored row of this key, sealed anew."""
+    kind = type(row)
+    with closing(sqlite3.connect(directory / "triage.db")) as db, db:
+        columns = ", ".join(f"{name} = ?" for name in (*kind.columns(), "checksum"))
+        where = " AND ".join(f"{name} = ?" for name in kind.KEY)
+        statement = f"UPDATE {kind.TABLE} SET {columns} WHERE {where}"
+        assert db.execute(statement, (*encode_row(row), *row.key)).rowcount == 1
+
+
+def _stored(directory: Path, kind: type[R], *key: object) -> R:
     store = SqliteStore(directory)
-    row = store.get(ShardRow, "faulty", 0, 1, 0)
+    row = store.get(kind, *key)
     store.close()
     assert row is not None
-    cells = encode_row(replace(row, groups=groups))
-    with closing(sqlite3.connect(directory / "triage.db")) as db, db:
-        columns = ", ".join(f"{name} = ?" for name in (*ShardRow.columns(), "checksum"))
-        where = "run = 'faulty' AND attempt = 0 AND step = 1 AND shard = 0"
-        assert db.execute(f"UPDATE shards SET {columns} WHERE {where}", cells).rowcount == 1
+    return row
+
+
+def _with_groups(directory: Path, groups: bytes) -> bytes | None:
+    """Puts other group ids into the stored shard 0 of run `faulty`'s update 1; returns those it had."""
+    row = _stored(directory, ShardRow, "faulty", 0, 1, 0)
+    _put_in_place(directory, replace(row, groups=groups))
     return row.groups
 
 
@@ -147,3 +163,47 @@ def test_run_with_an_update_set_aside_retires_like_another(tmp_path: Path) -> No
         clock.advance(2 * 86400)
         server.close_overdue()
         assert "faulty" not in server.sidecar.runs
+
+
+def _put_half(server: LiveServer, side: str, shard: int, shards: int, **arrays: Any) -> httpx.Response:
+    body = half_to_bytes(half_of_arrays(side, {"offsets": np.array([0, 2]), **arrays}, {}))
+    query = {"side": side, "shards": shards}
+    return server.http.put(f"/v1/runs/faulty/updates/1/shards/{shard}", params=query, content=body, headers=STREAM)
+
+
+def _put_learner(server: LiveServer, shard: int, shards: int = 2, value: float = -0.5) -> httpx.Response:
+    arrays = {"learner_logprobs": np.full(2, value, np.float32), "advantages": np.ones(1)}
+    return _put_half(server, LEARNER, shard, shards, response_ids=[f"r{shard}"], **arrays)
+
+
+def test_update_of_two_sides_that_cannot_be_joined_is_set_aside_like_another(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with _served(tmp_path, clock) as server:
+        sampled = {"sampler_logprobs": np.full(4, -0.75, np.float32), "response_ids": ["r0", "r1"]}
+        assert _put_half(server, SAMPLER, 0, 1, **sampled, offsets=np.array([0, 2, 4])).status_code == 201
+        assert _put_learner(server, 0).json()["update"] == "open"
+    whole = _stored(tmp_path, HalfContentRow, "faulty", 0, 1, SAMPLER, 0)
+    _put_in_place(tmp_path, replace(whole, content=b"no rows"))
+    with _served(tmp_path, clock) as server:
+        clock.advance(31)
+        server.close_overdue()
+        for pause in PAUSES:
+            assert server.run("faulty")["unclosable_updates"] == []
+            clock.advance(pause + 0.1)
+            server.close_overdue()
+        [aside] = server.run("faulty")["unclosable_updates"]
+        assert (aside["step"], aside["shards_in"], aside["shards"]) == (1, 2, 3)
+        late = _put_learner(server, 1)
+        assert (late.status_code, late.json()["update"], late.json()["shards_in"]) == (201, "unclosable", 3)
+        again = _put_learner(server, 1)
+        assert (again.status_code, again.json()["update"]) == (200, "unclosable")
+        assert _put_learner(server, 1, value=-0.25).status_code == 409
+        assert _put_learner(server, 2, shards=4).status_code == 409
+        assert server.put("faulty", 2, masses(3, 2)).json()["update"] == "complete"
+    _put_in_place(tmp_path, whole)
+    with _served(tmp_path, clock) as server:
+        assert _steps(server, "faulty") == [(1, "complete"), (2, "complete")]
+        joined = server.run("faulty")["integrity"]
+        assert joined["joined_rows"] == 2
+        [first, _] = server.http.get("/v1/runs/faulty/updates").json()["updates"]
+        assert first["masses"]["a_pos"] == 4.0  # four tokens above their sampler, each of advantage 1
