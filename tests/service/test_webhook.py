@@ -77,6 +77,14 @@ def test_changes_are_told_in_order_signed_and_with_their_audit_link(tmp_path: Pa
         assert "s3cret-in-url" not in server.http.get("/metrics").text
 
 
+def test_first_parameters_of_a_run_are_told_at_once(tmp_path: Path) -> None:
+    """Not with the next event of the run: its first update still waits for shards here."""
+    with receiving() as receiver, serving(settings(tmp_path, url_of(receiver))) as server:
+        assert server.put("run", 1, masses(3, 2), shards=2).json()["update"] == "open"
+        [told] = receiver.wait_for(1)
+        assert (told.body["event"], told.body["run"], told.body["change"]["about"]["version"]) == ("params", "run", 1)
+
+
 def test_failures_are_tried_again_under_the_same_id_and_final_refusals_are_not(tmp_path: Path) -> None:
     with receiving() as receiver, serving(settings(tmp_path, url_of(receiver), max_attempts=3)) as server:
         receiver.answers = [(500, {}), (429, {"Retry-After": "0"}), (204, {}), (400, {})]

@@ -147,7 +147,7 @@ class Sidecar:
                 raise Problem(507, "too_many_runs", f"there are {len(known)} runs, as many as max_runs allows")
             live = LiveRun(name, self.store, self.settings.judge_for(name), self.settings.summary)
             live.created_at, live.last_seen, live.heard_at = self.now(), self.now(), self.clock.monotonic()
-            change = live.monitor.start()
+            change, row = live.monitor.start(), None
             records: list[Record] = [live.run_row(), live.state_row()]
             if change is not None:
                 params = change.params.issued(version=1, step=0, reason=change.reason)
@@ -161,6 +161,8 @@ class Sidecar:
             self.runs[name] = live
             self.run_begun.set()
             self.run_begun = asyncio.Event()
+            if row is not None:
+                self.tell_params(live, row)
             return live
 
     async def _load(self, name: str) -> LiveRun:
