@@ -43,6 +43,8 @@ def test_environment_wins_over_the_file_and_overrides_over_both(tmp_path: Path) 
         ({"ingest": {"grace": 1}}, "ingest.grace"),
         ({"ingest": {"grace_seconds": "long"}}, "ingest.grace_seconds"),
         ({"ingest": {"grace_seconds": -1}}, "grace_seconds"),
+        ({"ingest": {"grace_seconds": 10**400}}, "ingest.grace_seconds"),
+        ({"summary": {"phi": 10**400}}, "summary.phi"),
         ({"ingest": {"workers": 0}}, "workers"),
         ({"ingest": 3}, "ingest"),
         ({"ingest": {"max_body_bytes": 1 << 30, "max_inflight_bytes": 1 << 20}}, "max_inflight_bytes"),
@@ -77,13 +79,21 @@ def test_loopback_needs_nothing(host: str) -> None:
     assert Settings.from_dict({"server": {"host": host}}).server.host == host
 
 
+@pytest.mark.parametrize("text", ["1\nport = 2", "9" * 5000, "[" * 5000, "1970-13-01", '"', ""])
+def test_variable_that_is_no_single_value_is_a_text_and_refused_by_name(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"ingest\.workers"):
+        Settings.load(None, {"TRIAGE_INGEST__WORKERS": text})
+
+
 def test_file_that_is_missing_or_no_toml_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"absent\.toml"):
         Settings.load(tmp_path / "absent.toml")
     broken = tmp_path / "broken.toml"
-    broken.write_text("[ingest\n")
-    with pytest.raises(ConfigError, match=r"broken\.toml is no valid TOML"):
-        Settings.load(broken)
+    for text in ("[ingest\n", "ingest.workers = " + "9" * 5000, "a = " + "[" * 5000):
+        broken.write_text(text)
+        with pytest.raises(ConfigError, match=r"broken\.toml is no valid TOML") as caught:
+            Settings.load(broken)
+        assert len(str(caught.value)) < 500
 
 
 def test_example_configuration_is_the_defaults_and_shows_every_section() -> None:

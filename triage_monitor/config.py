@@ -272,8 +272,8 @@ def _read_file(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is no valid TOML: {error}") from error
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and brackets as deep
+        raise ConfigError(f"{path} is no valid TOML: {str(error)[:200]}") from error
 
 
 def _from_env(env: Mapping[str, str]) -> dict[str, object]:
@@ -286,9 +286,10 @@ def _from_env(env: Mapping[str, str]) -> dict[str, object]:
 
 def _parsed(text: str) -> object:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        found = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
         return text
+    return found["value"] if len(found) == 1 else text
 
 
 def _put(data: dict[str, Any], dotted: str, value: object) -> None:

@@ -7,10 +7,10 @@ Bounds are the widest that either side accepts; a trainer may narrow them, never
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from triage_monitor.errors import InputError
 
@@ -174,7 +174,7 @@ def _read(kind: type, data: Mapping[str, Any], prefix: str) -> Any:
 
 
 def _scalar(kind: str, value: Any, name: str) -> Any:
-    if kind == "float" and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+    if kind == "float" and is_finite_number(value):
         return float(value)
     if kind == "int" and isinstance(value, int) and not isinstance(value, bool):
         return value
@@ -182,4 +182,9 @@ def _scalar(kind: str, value: Any, name: str) -> Any:
         return value
     if kind == "str" and isinstance(value, str):
         return value
-    raise InputError("parameter_type", f"{value!r} is not a finite {kind}", column=name)
+    raise InputError("parameter_type", f"{repr(value)[:100]} is not a finite {kind}", column=name)
+
+
+def is_finite_number(value: object) -> TypeGuard[float]:
+    """JSON and TOML hold whole numbers of any length: one that no float holds is not finite either."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -184,7 +184,8 @@ def test_command_prints_heads_and_exits_1_when_the_trail_is_broken(
     assert broken.exit_code == 1 and "entry 4 is missing" in broken.output
     assert command("--data-dir", str(made[0]), "--expect", f"nobody:1:{head['link']}").exit_code == 1
     assert "no store" in str(command("--data-dir", str(tmp_path / "nothing")).exception)
-    assert "run:number:link" in str(command("--data-dir", str(made[0]), "--expect", "run:x").exception)
+    for wrong in ("run:x", f"run:²:{'0' * 64}", f"run:{'9' * 5000}:{'0' * 64}", "run:1:²"):
+        assert "run:number:link" in str(command("--data-dir", str(made[0]), "--expect", wrong).exception)
 
 
 def test_line_cut_short_and_links_the_crash_kept_from_the_witness_are_mended_at_the_start(

@@ -174,6 +174,9 @@ def test_second_token_of_a_name_and_revoking_an_unknown_one_are_refused(tmp_path
         ({"sha256": None}, "sha256"),
         ({"expires_at": "never"}, "expires_at"),
         ({"expires_at": True}, "expires_at"),
+        ({"expires_at": 1e300}, "expires_at"),  # no day that `token list` could show
+        ({"created_at": 10**400}, "created_at"),
+        ({"created_at": -1.0}, "created_at"),
         ({"scope": ["read"]}, "object of name"),
     ],
 )

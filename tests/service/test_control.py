@@ -85,6 +85,7 @@ def test_override_needs_the_version_it_saw(server: LiveServer, run: str) -> None
     [
         ({"gate": {"w_min": 1.5}}, "gate.w_min"),
         ({"gate": {"w_min": "low"}}, "gate.w_min"),
+        ({"gate": {"w_min": 10**400}}, "gate.w_min"),  # a whole number that no float holds
         ({"gate": {"strength": 1}}, "gate.strength"),
         ({"repair": {"lambda_rep": -1}}, "repair.lambda_rep"),
         ({"precision": "int2"}, "precision"),
@@ -99,6 +100,13 @@ def test_override_out_of_bounds_names_the_field_and_changes_nothing(
     refused = put_params(server, run, body)
     assert (refused.status_code, refused.json()["column"]) == (422, field)
     assert params(server, run).json() == before
+
+
+def test_action_with_a_whole_number_that_no_float_holds_is_refused_by_name(server: LiveServer, run: str) -> None:
+    refused = act(server, run, "huge", kind="repair", lambda_rep=-(10**400))
+    assert (refused.status_code, refused.json()["column"]) == (422, "repair.lambda_rep")
+    assert len(refused.json()["detail"]) < 300
+    assert trail(server, run)[-1]["outcome"] == "refused"
 
 
 def test_override_that_is_no_json_is_refused(server: LiveServer, run: str) -> None:

@@ -125,6 +125,14 @@ def test_events_tell_of_updates_parameters_and_actions(server: LiveServer) -> No
     assert action["kind"] == "gate"
 
 
+def test_event_id_of_thousands_of_digits_brings_nothing() -> None:
+    hub = EventHub()
+    hub.publish("run", "update", {"step": 1})
+    process = hub._recent[0][2].removeprefix("id: ").partition("-")[0]  # as a reader has it from its last event
+    assert hub.subscribe("run", f"{process}-0").waiting.qsize() == 1
+    assert hub.subscribe("run", f"{process}-{'9' * 5000}").waiting.qsize() == 0
+
+
 def test_listener_that_reads_too_slowly_is_let_go() -> None:
     import asyncio
 

@@ -95,3 +95,12 @@ def test_version_1_of_the_new_length_is_refused() -> None:
     with pytest.raises(InputError) as caught:
         decode(body_of(columns, told | {"version": "1"}))
     assert (caught.value.reason, caught.value.column) == ("summary_shape", "counters")
+
+
+def test_spec_with_a_whole_number_that_no_float_holds_is_refused() -> None:
+    columns, told = parts(encode(a_summary()))
+    spec = told["spec"].replace("0.125", "1" + "0" * 400)
+    assert spec != told["spec"]
+    with pytest.raises(InputError) as caught:
+        decode(body_of(columns, told | {"spec": spec, "crc32": crc(spec, columns)}))
+    assert caught.value.reason == "summary_spec"

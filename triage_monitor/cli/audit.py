@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,6 +63,6 @@ def _expected(text: str) -> tuple[str, Head]:
 
     run, _, rest = text.partition(":")
     number, _, link = rest.partition(":")
-    if not number.isdigit() or len(link) != 64:
+    if re.fullmatch(r"[0-9]{1,18}", number) is None or len(link) != 64:
         raise InputError("expect", f"'{text[:100]}' is not run:number:link", column="--expect")
     return run, Head(int(number), link)

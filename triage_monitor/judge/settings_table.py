@@ -7,13 +7,13 @@ defaults. Handles bool, int, float, str, StrEnum, nested dataclasses, tuples of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from triage_monitor.errors import ConfigError
+from triage_monitor.parameters import is_finite_number
 
 T = TypeVar("T")
 
@@ -58,8 +58,8 @@ def _read(kind: Any, value: object, where: str) -> Any:
 
 
 def _scalar(kind: Any, value: object, where: str) -> Any:
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+    if kind is float and is_finite_number(value):
         return float(value)
     if kind is not float and type(value) is kind:
         return value
-    raise ConfigError(f"{where}: {value!r} is not a finite {kind.__name__}")
+    raise ConfigError(f"{where}: {repr(value)[:100]} is not a finite {kind.__name__}")

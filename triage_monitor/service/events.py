@@ -19,6 +19,7 @@ QUEUE_EVENTS = 256
 HEARTBEAT_SECONDS = 15.0
 MAX_LISTENERS = 256
 KEPT_EVENTS = 256
+MAX_DIGITS = 18  # of an event's number: Python reads no whole number of thousands of them
 
 
 class Listener:
@@ -62,7 +63,7 @@ class EventHub:
         """`last_id` is the id of the last event that this reader had."""
         listener = Listener()
         process, _, number = last_id.partition("-")
-        if process == self._process and number.isascii() and number.isdigit():
+        if process == self._process and number.isascii() and number.isdigit() and len(number) <= MAX_DIGITS:
             missed = [text for at, of, text in self._recent if at > int(number) and of == run]
             for text in missed[-QUEUE_EVENTS:]:
                 listener.waiting.put_nowait(text)

@@ -24,9 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from triage_monitor.errors import ConfigError
+from triage_monitor.parameters import is_finite_number
 
 CHECK_SECONDS = 1.0
 MAX_TOKENS = 1000
+LATEST = 253_402_300_799  # the last second of the year 9999
 MAX_FILE_BYTES = 1 << 20
 TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{32,256}={0,2}")
 TOKEN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9@._:+-]{0,63}")
@@ -99,8 +101,8 @@ def _entry(item: object, where: str) -> TokenEntry:
         raise ConfigError(f"{where}: sha256 must be 64 lower-case hexadecimal digits")
     created, expires = item.get("created_at", 0.0), item.get("expires_at")
     for field, value in (("created_at", created), ("expires_at", expires)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value != value):
-            raise ConfigError(f"{where}: {field} must be Unix seconds or null")
+        if value is not None and not (is_finite_number(value) and 0 <= value <= LATEST):
+            raise ConfigError(f"{where}: {field} must be Unix seconds up to the year 9999, or null")
     return TokenEntry(name, frozenset(Scope(scope) for scope in scopes), digest, float(created or 0.0), expires)
 
 

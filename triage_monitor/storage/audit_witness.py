@@ -89,6 +89,6 @@ def read_witness(path: Path) -> tuple[dict[str, dict[int, Head]], int]:
             item = json.loads(line)
             head = Head(int(item["number"]), str(item["link"]))
             heads.setdefault(str(item["run"]), {}).setdefault(head.number, head)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             damaged += 1
     return heads, damaged

@@ -9,7 +9,6 @@ The fingerprint also covers the sketch's grid, which is a constant of this versi
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -17,6 +16,7 @@ from hashlib import sha256
 from typing import Any
 
 from triage_monitor.errors import ConfigError
+from triage_monitor.parameters import is_finite_number
 
 SKETCH_VERSION = 1
 MIN_SEGMENT, MAX_SEGMENT = 8, 512
@@ -43,7 +43,7 @@ class SummarySpec:
             ("deep_tail", -1e3, MAX_DEEP_TAIL),
         ):
             value = getattr(self, name)
-            if not (isinstance(value, int | float) and math.isfinite(value) and low <= value <= high):
+            if not (is_finite_number(value) and low <= value <= high):
                 raise ConfigError(f"{name} must be in [{low}, {high}], not {value!r}")
             object.__setattr__(self, name, float(value))
         if self.tau_ana == 0.0 or self.phi == 0.0:
