@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,20 @@ def test_whole_store_on_a_full_disk_is_left_as_it_is(tmp_path: Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(_NO_ROOM), str(tmp_path)]
     child = subprocess.run(command, capture_output=True, text=True)
     assert "cannot be written or read now" in child.stdout, child.stderr
+    assert not (tmp_path / "damaged").exists()
+    store = SqliteStore(tmp_path)
+    assert (store.damage.times, store.rows(ShardRow, "run-a")) == (0, [shard_row(1)])
+    store.close()
+
+
+def test_whole_store_that_another_program_holds_is_left_as_it_is(tmp_path: Path) -> None:
+    """A copy being made by other means, or a shell of SQLite left open: for SQLite's five seconds, then refused."""
+    _stored(tmp_path)
+    with closing(sqlite3.connect(tmp_path / "triage.db", isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreFull, match="database is locked"):
+            SqliteStore(tmp_path)
     assert not (tmp_path / "damaged").exists()
     store = SqliteStore(tmp_path)
     assert (store.damage.times, store.rows(ShardRow, "run-a")) == (0, [shard_row(1)])

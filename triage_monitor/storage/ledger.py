@@ -102,7 +102,8 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        db.execute("ROLLBACK")
+        if db.in_transaction:  # as in `schema.prepare`
+            db.execute("ROLLBACK")
         raise
     db.execute("COMMIT")
 

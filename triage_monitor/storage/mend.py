@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from triage_monitor.storage.ledger import Ledger, Mended, is_sealed, ledger_from, read_mark, write_ledger
+from triage_monitor.storage.opening import is_damage
 from triage_monitor.storage.pages import PAGE
 from triage_monitor.storage.records import ALL_KINDS, BESIDE
 from triage_monitor.storage.salvage import finish, fresh_file, put_in_place, salvage
@@ -102,6 +103,8 @@ def _signs(path: Path, mark: Ledger | None, page_bytes: int, *, thorough: bool) 
         with closing(_reading(path)) as db:
             yield from _signs_inside(db, path, mark, thorough=thorough)
     except DATABASE_ERRORS as error:
+        if not is_damage(error):
+            raise  # the disk, the memory or another process has to let go of it first: it stays as it is
         yield str(error)
 
 

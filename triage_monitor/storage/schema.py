@@ -84,7 +84,8 @@ def prepare(db: sqlite3.Connection, *, epoch: int) -> int:
             db.execute(statement)
         stored = db.execute("SELECT value FROM meta WHERE name = 'epoch'").fetchone()
     except BaseException:
-        db.execute("ROLLBACK")
+        if db.in_transaction:  # a full disk may have ended it already, and is to be named, not this
+            db.execute("ROLLBACK")
         raise
     db.execute("COMMIT")
     return int(stored[0])
