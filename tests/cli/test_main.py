@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from triage_monitor.cli.main import COMMANDS
+from triage_monitor.storage.records import RunRow
+from triage_monitor.storage.sqlite import SqliteStore
 
 HEAVY = ("numba", "torch", "polars", "pyarrow", "fastapi", "uvicorn", "httpx", "prometheus_client")
 
@@ -58,3 +61,40 @@ def test_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
     command = f"{sys.executable} -m triage_monitor analyze {path} --json | head -c 10"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ('{"run": "x', "")
+
+
+NO_TEXT = os.fsdecode(b"r\xff")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("params", NO_TEXT, "--url", "http://127.0.0.1:1"), 2, "an argument is no text"),
+        (("export", NO_TEXT, "x.triage"), 2, "holds no store"),
+        (("runs", "--url", "http://xn--:1"), 2, "names no host"),
+        (("runs", "--url", "ftp://127.0.0.1"), 2, "--url ftp://127.0.0.1"),
+        (("params", "run", "--url", "http://127.0.0.1:1", "--set", "gate.w_min"), 2, "name=value"),
+        (("token", "add", "a", "--scope", "re\nad\x1b[2J", "--file", "tokens.json"), 2, "'re?ad?[2J' is not one of"),
+        (("runs", "--url", "http://127.0.0.1:1"), 1, "no answer"),
+    ],
+)
+def test_argument_that_makes_no_sense_ends_in_one_line(
+    tmp_path: Path, words: tuple[str, ...], code: int, said: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "triage_monitor", *words], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (code, "", 1), done.stderr
+    assert done.stderr.startswith("triage-monitor: ") and said in done.stderr
+
+
+def test_file_whose_name_is_no_text_is_written_and_named(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "data")
+    store.write(RunRow("run", 1.0)).result()
+    store.close()
+    words = ("export", "run", NO_TEXT, "--data-dir", "data")
+    strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    command = [sys.executable, "-m", "triage_monitor", *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=strict, check=False)
+    assert (done.returncode, done.stdout) == (0, "run: 1 rows, 0 updates, in r\\udcff\n"), done.stderr
+    assert (tmp_path / NO_TEXT).read_bytes()[:2] == b"\x1f\x8b"

@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from base64 import b64encode
+from collections import Counter
+from hashlib import blake2b
 from pathlib import Path
 
 import pytest
@@ -10,6 +18,8 @@ from storage.store_rows import params_row, run_row, shard_row, summary_row, upda
 
 from triage_monitor.errors import ConfigError, ConflictError, InputError
 from triage_monitor.storage.records import ALL_KINDS, ActionRow, StateRow, SymptomRow, TransitionRow, WorstRow
+from triage_monitor.storage.rowcodec import checksum
+from triage_monitor.storage.schema import SCHEMA_VERSION
 from triage_monitor.storage.sqlite import SqliteStore
 from triage_monitor.storage.transfer import export_run, import_run
 
@@ -109,3 +119,67 @@ def test_run_that_is_not_there_and_file_that_is_none_are_named(source: Path, tmp
     with pytest.raises(InputError, match="no exported run"):
         import_run(tmp_path / "target", tmp_path / "plain")
     assert not (tmp_path / "x").exists()
+
+
+def test_export_replaces_plain_files_only_and_leaves_nothing_of_one_that_failed(source: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    os.mkfifo(home / "pipe")
+    (home / "directory").mkdir()
+    (home / "link").symlink_to(home / "kept")
+    (home / "kept").write_text("old")
+    (home / "device").symlink_to("/dev/null")
+    for name in ("pipe", "directory", "device"):
+        with pytest.raises(InputError, match="no plain file"):
+            export_run(source, "run-a", home / name)
+    assert (home / "pipe").is_fifo() and Path("/dev/null").is_char_device()
+    export_run(source, "run-a", home / "link")
+    assert (home / "link").is_symlink() and (home / "kept").read_bytes()[:2] == b"\x1f\x8b"
+    assert {path.name for path in home.iterdir()} == {"pipe", "directory", "device", "link", "kept"}
+
+
+_FULL = """
+    import resource, sys
+    from pathlib import Path
+    from triage_monitor.storage.transfer import export_run
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+    try:
+        export_run(Path(sys.argv[1]), "run-a", Path(sys.argv[2]))
+    except OSError as error:
+        print(error.strerror)
+"""
+
+
+def test_export_that_finds_no_room_takes_none(source: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "a.triage").write_text("the last one")
+    running = SqliteStore(source)  # else SQLite itself would need room
+    command = [sys.executable, "-c", textwrap.dedent(_FULL), str(source), str(home / "a.triage")]
+    child = subprocess.run(command, capture_output=True, text=True)
+    running.close()
+    assert child.stdout == "File too large\n", child.stderr
+    assert [path.read_text() for path in home.iterdir()] == ["the last one"]
+
+
+def _written(file: Path, *lines: object) -> None:
+    """An export by hand: whole, whatever it says."""
+    body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    rows = Counter(line[0] for line in lines if isinstance(line, list))
+    end = {"rows": dict(rows), "digest": blake2b(body, digest_size=16).hexdigest()}
+    file.write_bytes(gzip.compress(body + json.dumps(end).encode() + b"\n"))
+
+
+def test_whole_file_that_names_no_run_or_holds_a_number_no_store_takes_is_refused(tmp_path: Path) -> None:
+    head = {"format": "triage-run", "version": 1, "schema": SCHEMA_VERSION}
+    target = tmp_path / "target"
+    for name in ("../x", "a\nb", "", ".", "a" * 129, "\x1b[2J", None, 7, ["run"]):
+        _written(tmp_path / "a.triage", {**head, "run": name})
+        with pytest.raises(InputError, match="as none may be called"):
+            import_run(target, tmp_path / "a.triage")
+    cells = ["run", 2**70, 1, "digest", 1.0]
+    row = ["attempts", [*cells, {"b": b64encode(checksum(cells)).decode()}]]
+    _written(tmp_path / "a.triage", {**head, "run": "run"}, row)
+    with pytest.raises(InputError, match="64 bits"):
+        import_run(target, tmp_path / "a.triage")
+    assert not target.exists()

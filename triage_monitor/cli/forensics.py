@@ -49,8 +49,8 @@ def watch(
     from rich.live import Live
 
     from triage_monitor.cli.forensics_news import News
-    from triage_monitor.cli.forensics_sides import run_path
     from triage_monitor.cli.forensics_view import run_view
+    from triage_monitor.cli.operator import run_path
 
     def look() -> dict[str, Any]:
         detail: dict[str, Any] = call("GET", url, run_path(run)).json()

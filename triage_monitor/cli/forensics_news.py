@@ -10,8 +10,7 @@ import threading
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from triage_monitor.cli.forensics_sides import run_path
-from triage_monitor.cli.operator import access
+from triage_monitor.cli.operator import access, run_path
 
 if TYPE_CHECKING:
     import httpx

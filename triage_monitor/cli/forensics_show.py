@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from triage_monitor.cli.forensics_sides import run_path
-from triage_monitor.cli.operator import call
+from triage_monitor.cli.operator import call, run_path
 from triage_monitor.errors import InputError
 
 if TYPE_CHECKING:

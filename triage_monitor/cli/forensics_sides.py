@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
-from triage_monitor.cli.operator import call
+from triage_monitor.cli.operator import call, run_path
 
 PAGE = 500
 
@@ -20,10 +19,6 @@ class Side:
     settings: Mapping[str, Any]
     updates: Mapping[int, Mapping[str, Any]]
     transitions: Sequence[Mapping[str, Any]]
-
-
-def run_path(run: str) -> str:
-    return f"/v1/runs/{quote(run, safe='')}"
 
 
 def served_side(url: str, run: str) -> Side:

@@ -7,9 +7,11 @@ to stderr; a wrong input ends in one sentence, never in a traceback.
 
 from __future__ import annotations
 
+import io
 import sys
 from importlib import import_module
 from importlib.util import find_spec
+from typing import NoReturn
 
 import typer
 
@@ -54,14 +56,22 @@ def build_app() -> typer.Typer:
 
 
 def run() -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names need not be text in the terminal's encoding
     try:
         build_app()()
     except (InputError, ConfigError) as error:
-        print(f"triage-monitor: {error}", file=sys.stderr)
-        sys.exit(2)
+        _end(2, str(error))
     except TriageError as error:
-        print(f"triage-monitor: {error}", file=sys.stderr)
-        sys.exit(1)
+        _end(1, str(error))
     except OSError as error:
-        print(f"triage-monitor: {error.filename or 'system'}: {error.strerror or error}", file=sys.stderr)
-        sys.exit(2)
+        _end(2, f"{error.filename or 'system'}: {error.strerror or error}")
+    except UnicodeError as error:
+        _end(2, f"an argument is no text, or names no host: {error}")
+
+
+def _end(code: int, sentence: str) -> NoReturn:
+    """One line, whatever it quotes of arguments and answers."""
+    plain = "".join(sign if sign.isprintable() else "?" for sign in sentence)
+    print(f"triage-monitor: {plain}", file=sys.stderr)
+    sys.exit(code)

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -59,23 +60,23 @@ def register(app: typer.Typer) -> None:
         if changes:
             print(json.dumps(set_params(url, run, changes, reason), indent=2))
         elif not (release or freeze):
-            print(json.dumps(call("GET", url, f"/v1/runs/{run}/params").json(), indent=2))
+            print(json.dumps(call("GET", url, f"{run_path(run)}/params").json(), indent=2))
         for kind, wanted in (("freeze", freeze), ("release", release)):
             if wanted:
                 body = {"kind": kind, **({"reason": reason} if reason else {})}
-                print(json.dumps(call("POST", url, f"/v1/runs/{run}/actions", body, _fresh_key()).json(), indent=2))
+                print(json.dumps(call("POST", url, f"{run_path(run)}/actions", body, _fresh_key()).json(), indent=2))
 
 
 def set_params(url: str, run: str, changes: list[str], reason: str) -> dict[str, Any]:
     """Reads the set, changes it, and puts it back only if nobody else did in the meantime."""
     from triage_monitor.parameters import TriageParams
 
-    present = call("GET", url, f"/v1/runs/{run}/params")
     wanted = dict(_assignment(text) for text in changes)
+    present = call("GET", url, f"{run_path(run)}/params")
     after = TriageParams.from_dict(present.json()).with_changes(wanted).to_dict()
     after["reason"] = reason or "set by hand: " + ", ".join(changes)
     headers = {"If-Match": present.headers["ETag"]}
-    answer: dict[str, Any] = call("PUT", url, f"/v1/runs/{run}/params", after, headers).json()
+    answer: dict[str, Any] = call("PUT", url, f"{run_path(run)}/params", after, headers).json()
     return answer
 
 
@@ -87,6 +88,11 @@ def _assignment(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         return name, value
+
+
+def run_path(run: str) -> str:
+    """A name is one part of the path, whatever stands in it."""
+    return f"/v1/runs/{quote(run, safe='')}"
 
 
 def _fresh_key() -> dict[str, str]:
@@ -121,7 +127,7 @@ def call(
 
     try:
         answer = _repeated(ask) if "Idempotency-Key" in sent else ask()
-    except httpx.InvalidURL as error:
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
         raise ConfigError(f"--url {url}: {error}") from error
     except httpx.HTTPError as error:
         raise TriageError(

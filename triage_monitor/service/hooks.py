@@ -19,8 +19,8 @@ from triage_monitor.errors import ConfigError, ConflictError, InputError
 from triage_monitor.service.access import caller_of
 from triage_monitor.service.body import json_body, read_model
 from triage_monitor.service.control import Desk, check_action
-from triage_monitor.service.names import RUN_NAME
 from triage_monitor.service.problems import Problem
+from triage_monitor.storage.records import RUN_NAME
 
 MAX_ALERTS = 256
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 from fastapi import Path, Query
@@ -10,8 +9,8 @@ from pydantic import BeforeValidator
 from pydantic_core import PydanticCustomError
 
 from triage_monitor.service.problems import Problem
+from triage_monitor.storage.records import RUN_NAME
 
-RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 MAX_STEP = 2**53
 MAX_ATTEMPT = 1_000_000
 

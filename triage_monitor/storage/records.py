@@ -11,10 +11,13 @@ Times are Unix seconds. JSON columns hold strict JSON: absent is null, never NaN
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import cache
 from typing import Any, ClassVar
+
+RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 
 class Rule(StrEnum):

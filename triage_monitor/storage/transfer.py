@@ -22,11 +22,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from triage_monitor.errors import ConfigError, ConflictError, InputError, StoreCorrupt
+from triage_monitor.errors import ConfigError, ConflictError, InputError, StoreCorrupt, StoreFull
 from triage_monitor.storage.audit import WITNESS_FILE
 from triage_monitor.storage.audit_witness import Witness
-from triage_monitor.storage.opening import open_database
-from triage_monitor.storage.records import ALL_KINDS, Record, RunRow
+from triage_monitor.storage.opening import is_damage, open_database
+from triage_monitor.storage.records import ALL_KINDS, RUN_NAME, Record, RunRow
 from triage_monitor.storage.rowcodec import Cell, decode_row
 from triage_monitor.storage.schema import DATABASE_ERRORS, SCHEMA_VERSION
 from triage_monitor.storage.sqlite import SqliteStore
@@ -52,6 +52,9 @@ def export_run(directory: Path, run: str, file: Path) -> Transfer:
     database = directory / "triage.db"
     if not database.exists():
         raise ConfigError(f"{directory} holds no store")
+    if file.exists() and not file.is_file():
+        raise InputError("no_file", "is no plain file, and nothing else is replaced by an export", path=str(file))
+    file = file.resolve()  # of a link the file that it leads to
     beside = file.with_name(f".{file.name}.tmp")
     try:
         with closing(open_database(database, read_only=True)) as db:
@@ -60,9 +63,13 @@ def export_run(directory: Path, run: str, file: Path) -> Transfer:
                 transfer = _write(raw, db, run)
                 raw.flush()
                 os.fsync(raw.fileno())
+        beside.replace(file)
     except DATABASE_ERRORS as error:
+        if not is_damage(error):
+            raise StoreFull(f"the store in {directory} cannot be read now: {error}") from error
         raise StoreCorrupt(f"the store in {directory} cannot be read: {error}; starting `serve` mends it") from error
-    beside.replace(file)
+    finally:
+        beside.unlink(missing_ok=True)  # what a full disk left of it would keep the disk full
     return transfer
 
 
@@ -171,7 +178,10 @@ def _run_of(file: Path, head: Any) -> str:
         if head.get(name) != value:
             detail = f"was exported with {name} {head.get(name)}, this program reads {value}"
             raise InputError("version", detail, path=str(file))
-    return str(head.get("run", ""))
+    run = head.get("run")
+    if not isinstance(run, str) or RUN_NAME.fullmatch(run) is None:
+        raise InputError("run_name", "names a run as none may be called; nothing was imported", path=str(file))
+    return run
 
 
 def _row(file: Path, number: int, item: Any, run: str) -> Row:
@@ -190,7 +200,7 @@ def _row(file: Path, number: int, item: Any, run: str) -> Row:
 def _parsed(file: Path, number: int, line: bytes) -> Any:
     try:
         return json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(file, f"line {number + 1} is no JSON ({error})") from error
 
 
@@ -205,5 +215,7 @@ def _plain(cell: Cell) -> Any:
 def _cell(value: Any) -> Cell:
     if isinstance(value, dict):
         return b64decode(value["b"], validate=True)
+    if isinstance(value, int) and value.bit_length() > 63:
+        raise ValueError("a whole number of more than 64 bits")
     cell: Cell = value
     return cell
