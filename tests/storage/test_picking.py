@@ -30,7 +30,10 @@ def report_of(step: int) -> UpdateRow:
     return replace(update_row(step), report={"update": half, "window": {**half, "score": None}})
 
 
-@pytest.mark.parametrize("names", [["i2"], [*NAMES, "q0.05_all", "q0.05_neg", "warning_score"]])
+MANY = [f"i{number}" for number in range(100)]  # in two scopes more than SQLite's functions take at once
+
+
+@pytest.mark.parametrize("names", [["i2"], MANY, [*NAMES, "q0.05_all", "q0.05_neg", "warning_score"]])
 def test_picked_numbers_equal_those_of_the_reports(tmp_path: Path, names: list[str]) -> None:
     rows = [report_of(step) for step in range(30)]
     disk, memory = SqliteStore(tmp_path), MemoryStore()

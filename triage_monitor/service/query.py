@@ -17,6 +17,7 @@ from triage_monitor.judge.score import SCORE
 from triage_monitor.service.events import MAX_LISTENERS
 from triage_monitor.service.joining import JOINED, unmatched_rows
 from triage_monitor.service.live import LiveRun
+from triage_monitor.service.long_reads import listed
 from triage_monitor.service.names import MAX_STEP, Run, checked_run
 from triage_monitor.service.problems import Problem, busy
 from triage_monitor.service.sidecar import Sidecar
@@ -61,10 +62,15 @@ def routes(sidecar: Sidecar) -> APIRouter:
         for wanted in name:
             if not is_series_name(wanted, INDICATOR_NAMES):
                 raise Problem(422, "unknown_indicator", f"there is no indicator '{wanted[:100]}'", column="name")
-        found = await asyncio.to_thread(read_series, sidecar.store, run, name, scope or [Scope.UPDATE], first, last)
-        if STREAM_MIME in accept:
-            return Response(await asyncio.to_thread(series_arrow, found), media_type=STREAM_MIME)
-        return JSONResponse({"series": [item.to_dict() for item in found]})
+        media = STREAM_MIME if STREAM_MIME in accept else JSONResponse.media_type
+
+        def answer() -> bytes:
+            found = read_series(sidecar.store, run, name, scope or [Scope.UPDATE], first, last)
+            if media == STREAM_MIME:
+                return series_arrow(found)
+            return listed("series", (item.to_dict() for item in found))
+
+        return Response(await sidecar.long_reads.run(answer), media_type=media)
 
     @router.get("/{run}/updates")
     async def updates(
@@ -73,13 +79,15 @@ def routes(sidecar: Sidecar) -> APIRouter:
         last: Annotated[int | None, Query(alias="to", ge=0, le=MAX_STEP)] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         scope: Literal["update", "window"] = "update",
-    ) -> JSONResponse:
+    ) -> Response:
         """Whole reports, the newest `limit` within the bounds, in order of step."""
         await sidecar.find(checked_run(run))
-        rows = await asyncio.to_thread(
-            lambda: effective_updates(sidecar.store, run, UpdateRow, first_step=first, last_step=last, newest=limit)
-        )
-        return JSONResponse({f"{scope}s": [update_json(row, scope) for row in rows]})
+
+        def answer() -> bytes:
+            rows = effective_updates(sidecar.store, run, UpdateRow, first_step=first, last_step=last, newest=limit)
+            return listed(f"{scope}s", (update_json(row, scope) for row in rows))
+
+        return Response(await sidecar.long_reads.run(answer), media_type=JSONResponse.media_type)
 
     @router.get("/{run}/transitions")
     async def transitions(run: Run, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> JSONResponse:

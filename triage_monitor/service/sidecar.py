@@ -20,6 +20,7 @@ from triage_monitor.service.clock import Clock
 from triage_monitor.service.closing import Closing, issued, judge_update
 from triage_monitor.service.events import EventHub
 from triage_monitor.service.live import LiveRun
+from triage_monitor.service.long_reads import LongReads
 from triage_monitor.service.open_update import OpenUpdate, Place
 from triage_monitor.service.problems import Problem
 from triage_monitor.service.tally import Tally
@@ -60,6 +61,7 @@ class Sidecar:
         self.wake = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._judging = ThreadPoolExecutor(1, thread_name_prefix="judge")
+        self.long_reads = LongReads()
         self._closer: asyncio.Task[None] | None = None
         self._told: str | None = None  # why updates cannot be closed, as the log has it
 
@@ -92,6 +94,7 @@ class Sidecar:
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         self._judging.shutdown()
+        self.long_reads.close()
 
     def now(self) -> float:
         return self.clock.wall()

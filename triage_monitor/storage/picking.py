@@ -18,7 +18,9 @@ from triage_monitor.storage.rowcodec import Cell, checksum
 Path = tuple[str, ...]
 Picked = tuple[int, list[float | None]]  # step, one value a path
 NOTHING = "$.''"
+MOST_PATHS = 100  # SQLite's functions take no more than 127 arguments
 _STEP = UpdateRow.columns().index("step")
+_CELLS = len(UpdateRow.columns()) + 1
 
 
 def pick_from(report: Mapping[str, Any], path: Path) -> float | None:
@@ -38,18 +40,20 @@ def picked_rows(
 ) -> Iterator[Picked]:
     """In order of steps. `damaged` is told every row whose checksum does not hold."""
     columns = ", ".join((*UpdateRow.columns(), "checksum"))
-    picks = ", ".join("?" * (len(paths) + 1))
     # Damaged text need not be JSON, and one such row would end the whole query. Two paths or more come as they are
     # written, a single number would be rounded to 15 digits: hence one more path, to nothing.
-    sql = (
-        f"SELECT {columns}, CASE WHEN json_valid(report) THEN json_extract(report, {picks}) END"
-        f" FROM {UpdateRow.TABLE} WHERE {where} ORDER BY run, step, attempt"
+    groups = [paths[first : first + MOST_PATHS] for first in range(0, len(paths), MOST_PATHS)]
+    picks = "".join(
+        f", CASE WHEN json_valid(report) THEN json_extract(report{', ?' * (len(group) + 1)}) END" for group in groups
     )
-    for *row, found in db.execute(sql, (*map(_in_sql, paths), NOTHING, *values)):
-        if found is None or checksum(row[:-1]) != row[-1]:
-            damaged(tuple(row))
+    sql = f"SELECT {columns}{picks} FROM {UpdateRow.TABLE} WHERE {where} ORDER BY run, step, attempt"
+    wanted = [path for group in groups for path in (*map(_in_sql, group), NOTHING)]
+    for cells in db.execute(sql, (*wanted, *values)):
+        row, found = cells[:_CELLS], cells[_CELLS:]
+        if None in found or checksum(row[:-1]) != row[-1]:
+            damaged(row)
         else:
-            yield int(row[_STEP]), json.loads(found)[:-1]
+            yield int(row[_STEP]), [value for group in found for value in json.loads(group)[:-1]]
 
 
 def _in_sql(path: Path) -> str:
