@@ -51,6 +51,32 @@ def test_recording_that_cannot_be_written_is_told_by_readiness_until_it_can(tmp_
     assert [update.step for update in iter_updates([tmp_path / "recordings" / "run"])] == [1]
 
 
+def test_recording_whose_directory_is_taken_away_goes_on_in_a_new_one(tmp_path: Path) -> None:
+    """It was refused 507 until the next start, by a monitor whose disk took everything."""
+    recordings = tmp_path / "recordings"
+    with serving(settings(tmp_path)) as live:
+        assert live.put("run", 1, arrow([[0.1]], [1.0])).status_code == 201
+        recordings.rename(tmp_path / "archive")
+        assert live.put("run", 2, arrow([[0.2]], [1.0])).status_code == 201
+        assert live.http.get("/readyz").status_code == 200
+    assert [update.step for update in iter_updates([recordings / "run"])] == [2]
+    assert [update.step for update in iter_updates([tmp_path / "archive" / "run"])] == [1]
+
+
+def test_shard_that_the_recording_took_at_the_second_try_is_in_it(tmp_path: Path) -> None:
+    """With other content than the first one, which was refused. Looked at while the monitor runs: it may be killed."""
+    recordings = tmp_path / "recordings"
+    with serving(settings(tmp_path)) as live:
+        assert live.put("run", 1, arrow([[0.1]], [1.0])).status_code == 201
+        recordings.rename(tmp_path / "archive")
+        recordings.touch()
+        assert live.put("run", 2, arrow([[9.0]], [1.0])).status_code == 507
+        recordings.unlink()
+        assert live.put("run", 2, arrow([[0.25]], [1.0])).status_code == 201
+        (update,) = iter_updates([recordings / "run"])
+        assert update.rows.gap is not None and (update.step, update.rows.gap.tolist()) == (2, [0.25])
+
+
 def test_of_two_contents_of_one_shard_at_once_the_recording_keeps_the_one_that_was_taken(tmp_path: Path) -> None:
     """Two ranks that both send as shard 0: one is refused, and nothing of it may be in the recording."""
     steps, both = range(1, 41), threading.Barrier(2)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,49 @@ def test_wrong_rows_leave_nothing(tmp_path: Path) -> None:
     writer.close()
     assert writer.newest is None and list(tmp_path.iterdir()) == []
     writer.append(0, 1, ARRAYS)
+
+
+def test_update_that_the_disk_did_not_take_counts_as_never_given(tmp_path: Path) -> None:
+    """It may come again with other content; nobody knows that it will, so it waits in no memory."""
+    home = tmp_path / "home"
+    writer = RecordingWriter(home, run="run-a")
+    writer.append(0, 1, ARRAYS)
+    home.rename(tmp_path / "away")
+    home.touch()
+    for step in (1, 2):
+        with pytest.raises(OSError, match=r"exists|directory"):
+            writer.append(step, 1, ARRAYS | {"advantages": [5.0, 5.0]})
+        assert writer.newest == (1, 0) and not writer._pending
+    home.unlink()
+    writer.append(1, 1, ARRAYS)  # on disk when this returns: no `close`
+    (update,) = iter_updates(home)
+    assert (update.step, update.rows.advantages.tolist()) == (1, [1.0, -1.0])
+    assert [update.step for update in iter_updates(tmp_path / "away")] == [0]
+
+
+_FULL = """
+    import resource, sys
+    import numpy as np
+    from triage_monitor.storage.recordings import RecordingWriter
+    writer = RecordingWriter(sys.argv[1], run="run-a", updates_per_part=2)
+    gap = np.random.default_rng(0).normal(size=20_000).astype("f4")
+    rows = {"gap": gap, "offsets": [0, 20_000], "advantages": [1.0]}
+    writer.append(0, 1, rows)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, resource.RLIM_INFINITY))
+    try:
+        writer.append(1, 1, rows)
+    except OSError as error:
+        print(error.strerror, *writer.directory.iterdir())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    writer.append(2, 1, rows)
+"""
+
+
+def test_part_that_finds_no_room_leaves_no_piece_of_a_file_and_loses_no_other_update(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(_FULL), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "File too large\n"), done.stderr
+    assert [update.step for update in iter_updates(tmp_path)] == [0, 2]
 
 
 KILLED = """

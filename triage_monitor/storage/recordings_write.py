@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ class RecordingWriter:
         """`rows`: UpdateRows, the contract's table without step and attempt, or the arrays of `summarize` by name.
 
         `extra` becomes a column each (entropy, grad_norm, ..): readers of updates leave unknown columns alone.
-        Raises InputError for wrong rows, ConflictError when (attempt, step) is not newer than what is recorded.
+        Raises InputError for wrong rows, ConflictError when (attempt, step) is not newer than what is recorded, OSError
+        when the disk does not take it: then it counts as never given.
         """
         if self.newest is not None and (attempt, step) <= self.newest:
             newest = f"attempt {self.newest[0]}, step {self.newest[1]}"
@@ -61,10 +63,16 @@ class RecordingWriter:
         table = self._keyed(_table(rows), step, attempt, extra or {})
         if self._pending and not self._pending[-1][2].schema.equals(table.schema):
             self.flush()
+        before = self.newest
         self._pending.append((attempt, step, table))
         self.newest = (attempt, step)
         if len(self._pending) >= self.updates_per_part or sum(t.nbytes for *_, t in self._pending) >= PART_BYTES:
-            self.flush()
+            try:
+                self.flush()
+            except BaseException:  # this one is refused, and may come again, with other content too
+                self._pending.pop()
+                self.newest = before
+                raise
 
     def flush(self) -> None:
         """Puts every appended update on disk under its final name."""
@@ -99,7 +107,22 @@ class RecordingWriter:
         return f"a{attempt:04d}-s{first:09d}{until}{shard}.parquet"
 
     def _write(self, name: str, tables: list[pa.Table]) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)  # somebody may have moved it away
         beside = self.directory / f".{name}.tmp"
+        try:
+            self._write_beside(beside, tables)
+            beside.replace(self.directory / name)
+        except BaseException:
+            with suppress(OSError):
+                beside.unlink()  # what a full disk took of it would keep the disk full
+            raise
+        directory = os.open(self.directory, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def _write_beside(self, beside: Path, tables: list[pa.Table]) -> None:
         with beside.open("w+b") as file:
             schema = sealed(tables[0].schema, sum(map(len, tables)))
             with pq.ParquetWriter(
@@ -112,12 +135,6 @@ class RecordingWriter:
             write_digest(file)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(self.directory / name)
-        directory = os.open(self.directory, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
 
     def _resume(self) -> tuple[int, int] | None:
         newest: tuple[int, int] | None = None
