@@ -165,6 +165,17 @@ def test_acknowledged_version_is_shown(server: LiveServer, run: str) -> None:
     assert server.http.post(ack, json={"version": True, "step": 1}).status_code == 422
 
 
+def test_acknowledgement_that_a_newer_one_overtook_changes_nothing(server: LiveServer, run: str) -> None:
+    """A retry that comes late must not raise the alert that the newer set is unacknowledged; going back may."""
+    for number in range(2):
+        assert act(server, run, f"key-{number}", kind="gate", w_min=0.3 + number / 10).status_code == 201
+    for version, step, in_force in ((3, 20, (3, 20)), (2, 10, (3, 20)), (3, 12, (3, 12)), (2, 25, (2, 25))):
+        answer = server.http.post(f"/v1/runs/{run}/params/ack", json={"version": version, "step": step})
+        assert answer.status_code == 200
+        applied = server.run(run)["params_applied"]
+        assert (applied["version"], applied["step"]) == in_force
+
+
 def test_action_makes_a_new_set_once_per_key(server: LiveServer, run: str) -> None:
     first = act(server, run, "key-1", kind="gate", w_min=0.3, reason="deep tail doubled")
     assert first.status_code == 201

@@ -128,7 +128,8 @@ class Desk:
             now = self._sidecar.now()
             applied, counts = live.applied, {name: live.counters[name] for name in REFUSALS}
             if refused is None:
-                live.applied = {"version": version, "step": step, "at": now}
+                if not _is_overtaken(live.applied, version, step):
+                    live.applied = {"version": version, "step": step, "at": now}
             else:
                 live.counters["refused_params"] += 1
                 live.counters["refused_version"] = version
@@ -220,6 +221,11 @@ class Desk:
             self._sidecar.tell_params(live, params)
         live.snapshot = live.take_snapshot()
         self._sidecar.hub.publish(live.name, "action", entry_json(row))
+
+
+def _is_overtaken(applied: Mapping[str, Any] | None, version: int, step: int) -> bool:
+    """True of the word about an older set at an earlier step: it came late, and the newer set is in force."""
+    return applied is not None and version < applied["version"] and step < applied["step"]
 
 
 def entry_json(row: ActionRow) -> dict[str, Any]:
