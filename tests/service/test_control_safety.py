@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from typing import Any
 
 import httpx
+import pytest
 from service.live_server import LiveServer, masses, serving
 from service.test_control import act, params, put_params, trail
 from trainer.client_help import eventually
@@ -39,6 +41,22 @@ def test_question_for_a_run_that_nobody_knows_is_answered_when_it_begins() -> No
         assert eventually(lambda: monitor.params.version == 1, 20.0)
         asking.join(20.0)
         assert answers == [200]
+
+
+@pytest.mark.parametrize("query", ["known/params?wait=60&after=1", "unknown/params?wait=60"])
+def test_reader_that_leaves_while_it_waits_is_waited_for_no_longer(query: str) -> None:
+    """One that comes again at once, over and over, would hold memory for every minute's worth of its calls."""
+    with serving() as live:
+        live.put("known", 0, masses(1, 1))
+        waiting = live.server.server_state.tasks
+        host, port = live.address.removeprefix("http://").split(":")
+        readers = [socket.create_connection((host, int(port))) for _ in range(40)]
+        for reader in readers:
+            reader.sendall(b"GET /v1/runs/%b HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % query.encode())
+        assert eventually(lambda: len(waiting) >= len(readers))
+        for reader in readers:
+            reader.close()
+        assert eventually(lambda: not waiting, 20.0)
 
 
 def set_w_min(live: LiveServer, run: str, w_min: float) -> int:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse, Response
@@ -29,6 +30,7 @@ from triage_monitor.storage.records import AckRow, ActionRow, AuditRow, ParamsRo
 MAX_WAIT_SECONDS = 60.0
 MAX_EPOCH = 1 << 53
 OPERATOR = "operator"
+T = TypeVar("T")
 _ACTOR = re.compile(r"[A-Za-z0-9@._:+-]{1,64}")
 _KEY = re.compile(r"[!-~]{1,255}")
 
@@ -58,15 +60,16 @@ def routes(sidecar: Sidecar, desk: Desk) -> APIRouter:
 
     @router.get("/params")
     async def get_params(
+        request: Request,
         run: Run,
         wait: Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS)] = 0.0,
         after: Annotated[int | None, Query(ge=0)] = None,
         if_none_match: Annotated[str | None, Header()] = None,
     ) -> Response:
         """The current parameter set; with `wait`, of a run that nobody knows yet as soon as it begins."""
-        live = await _found(sidecar, checked_run(run), wait)
+        live = await _unless_left(request, _found(sidecar, checked_run(run), wait))
         if after is not None:
-            await _news(sidecar, live, after, wait)
+            await _unless_left(request, _news(sidecar, live, after, wait))
         if if_none_match is not None and if_none_match == _etag(sidecar, live):
             return Response(status_code=304, headers={"ETag": _etag(sidecar, live)})
         return _params_response(sidecar, live)
@@ -149,6 +152,24 @@ def routes(sidecar: Sidecar, desk: Desk) -> APIRouter:
         return JSONResponse({"entries": [link_json(row) for row in rows], "head": head})
 
     return router
+
+
+async def _unless_left(request: Request, waiting: Coroutine[Any, Any, T]) -> T:
+    """What it waits for. Problem 400 once the reader has left: one who comes again and again must not pile up here."""
+    answer, left = asyncio.create_task(waiting), asyncio.create_task(_left(request))
+    try:
+        await asyncio.wait((answer, left), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise Problem(400, "disconnected", "the reader left while it waited")
+        return answer.result()
+    finally:
+        answer.cancel()
+        left.cancel()
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _found(sidecar: Sidecar, run: str, wait: float) -> LiveRun:
