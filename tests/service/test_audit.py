@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -225,3 +228,42 @@ def test_witness_that_cannot_be_written_is_counted_and_caught_up_with(tmp_path: 
     (tmp_path / "missing").mkdir()
     witness.note([])
     assert read_witness(tmp_path / "missing" / "w.jsonl") == ({"run": {1: Head(1, "a" * 64)}}, 0)
+
+
+def test_witness_that_cannot_be_read_is_counted_and_holds_no_start_up(
+    made: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    home = copied(made, tmp_path)
+    (tmp_path / "directory").mkdir()
+    store = SqliteStore(home)
+    witness = Witness(tmp_path / "directory")
+    witness.reconcile(store)
+    store.close()
+    assert (witness.failures, witness.missing) == (1, 0)
+
+
+_FULL = """
+    import resource, sys
+    from pathlib import Path
+    from triage_monitor.storage.audit_witness import Witness
+    from triage_monitor.storage.records import AuditRow
+    path = Path(sys.argv[1])
+    rows = [AuditRow("run", number, 1.0, "o", "o", "pause", "applied", "", {}, {}, {}, "p", "a" * 64)
+            for number in (1, 2, 3)]
+    witness = Witness(path)
+    witness.note(rows[:1])
+    size = path.stat().st_size
+    for row in rows[1:]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, resource.RLIM_INFINITY))
+        witness.note([row])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    print(witness.failures, path.stat().st_size == size)
+    witness.note([])
+"""
+
+
+def test_disk_that_takes_a_part_of_a_line_takes_none_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "w.jsonl"
+    child = subprocess.run([sys.executable, "-c", textwrap.dedent(_FULL), str(path)], capture_output=True, text=True)
+    assert (child.returncode, child.stdout) == (0, "2 True\n"), child.stderr
+    assert read_witness(path) == ({"run": {number: Head(number, "a" * 64) for number in (1, 2, 3)}}, 0)

@@ -55,14 +55,27 @@ class Witness:
             size = os.fstat(descriptor).st_size
             if size and os.pread(descriptor, 1, size - 1) != b"\n":
                 text = "\n" + text  # the line before was cut short
-            os.write(descriptor, text.encode())
-            os.fsync(descriptor)
+            left = text.encode()
+            try:
+                while left:  # a disk that fills up takes a part first, without a word
+                    left = left[os.write(descriptor, left) :]
+                os.fsync(descriptor)
+            except OSError:
+                os.ftruncate(descriptor, size)  # it is written again, whole
+                raise
         finally:
             os.close(descriptor)
 
     def reconcile(self, store: Store) -> None:
-        """At the start: adds what a crash kept from being added, counts what the store should have and has not."""
-        seen = {run: heads[max(heads)] for run, heads in read_witness(self._path)[0].items()}
+        """At the start: adds what a crash kept from being added, counts what the store should have and has not. A file
+        that cannot be read counts as a failure, like one that cannot be written."""
+        try:
+            witnessed = read_witness(self._path)[0]
+        except OSError as error:
+            self.failures += 1
+            logger.error("the audit witness %s cannot be read: %s", self._path, error.strerror)
+            return
+        seen = {run: heads[max(heads)] for run, heads in witnessed.items()}
         for run in {*store.runs(), *seen}:
             stored, known = head_of(store, run), seen.get(run)
             if known is None or known.number < stored.number:
