@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 import typer
@@ -98,3 +100,40 @@ def test_server_that_is_not_there_is_said_so() -> None:
     result = command("http://127.0.0.1:1", "runs")
     assert isinstance(result.exception, TriageError)
     assert "no answer from http://127.0.0.1:1" in str(result.exception)
+
+
+NOT_OURS = [
+    (b"302 Found\r\nLocation: http://127.0.0.1:1/login", b""),
+    (b"200 OK\r\nContent-Type: text/html", b"<html>sign in</html>"),
+    (b"200 OK", b"[]"),
+    (b"200 OK", b'{"status": "ok"}'),
+    (b"200 OK", b"\xff\xfe{}["),
+    (b"200 OK", b"[" * 100_000),
+]
+
+
+@pytest.mark.parametrize(("status", "body"), NOT_OURS)
+def test_address_that_answers_and_is_no_monitor_is_said_so(status: bytes, body: bytes) -> None:
+    """What stands in front of a monitor, or where it was: a proxy that wants a login, another program."""
+    answer = b"HTTP/1.1 %b\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answers() -> None:
+            while True:
+                try:
+                    caller, _ = listening.accept()
+                except OSError:
+                    return
+                with caller, suppress(OSError):
+                    caller.recv(65536)
+                    caller.sendall(answer)
+
+        answering = threading.Thread(target=answers)
+        answering.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        for words in (("runs",), ("params", "run-a"), ("params", "run-a", "--set", "gate.w_min=0.4")):
+            result = command(url, *words)
+            assert type(result.exception) is TriageError, (words, result.exception)
+            assert "not as a monitor" in str(result.exception)
+        listening.shutdown(socket.SHUT_RDWR)
+        answering.join(10)

@@ -53,7 +53,7 @@ def watch(
     from triage_monitor.cli.operator import run_path
 
     def look() -> dict[str, Any]:
-        detail: dict[str, Any] = call("GET", url, run_path(run)).json()
+        detail: dict[str, Any] = call("GET", url, run_path(run), holds="window").json()
         return detail
 
     if "/" in run:

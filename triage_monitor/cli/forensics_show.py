@@ -22,10 +22,10 @@ SHOWN_TOKENS = 8
 
 
 def served_update(url: str, run: str, step: int) -> dict[str, Any]:
-    worst = call("GET", url, f"{run_path(run)}/worst?step={step}").json()
+    worst = call("GET", url, f"{run_path(run)}/worst?step={step}", holds="responses").json()
     here = f"{run_path(run)}/updates?from={step}&to={step}&limit=1"
-    update = call("GET", url, here).json()["updates"][-1]
-    window = call("GET", url, f"{here}&scope=window").json()["windows"][-1]
+    update = call("GET", url, here, holds="updates").json()["updates"][-1]
+    window = call("GET", url, f"{here}&scope=window", holds="windows").json()["windows"][-1]
     responses = [{**item, "cells": cells(item, worst["segment"])} for item in worst["responses"]]
     shards = {name: worst[name] for name in ("shards", "shards_with_rows")}
     return _answer(run, update, window, worst["tau_ana"], worst["segment"], responses) | shards

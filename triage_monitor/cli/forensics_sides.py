@@ -22,11 +22,11 @@ class Side:
 
 
 def served_side(url: str, run: str) -> Side:
-    detail = call("GET", url, run_path(run)).json()
+    detail = call("GET", url, run_path(run), holds="window").json()
     updates: dict[int, Mapping[str, Any]] = {}
     bound = ""
     while True:
-        page = call("GET", url, f"{run_path(run)}/updates?limit={PAGE}{bound}").json()["updates"]
+        page = call("GET", url, f"{run_path(run)}/updates?limit={PAGE}{bound}", holds="updates").json()["updates"]
         updates |= {item["step"]: item for item in page}
         if len(page) < PAGE or page[0]["step"] == 0:
             break
@@ -34,7 +34,7 @@ def served_side(url: str, run: str) -> Side:
     settings: dict[str, Any] = {name: ", ".join(told) for name, told in detail.get("settings", {}).items()}
     settings |= {f"params.{name}": value for name, value in flat(detail["params"]).items()}
     settings |= {f"judge.{name}": value for name, value in flat(detail["thresholds"]).items()}
-    transitions = call("GET", url, f"{run_path(run)}/transitions?limit=1000").json()["transitions"]
+    transitions = call("GET", url, f"{run_path(run)}/transitions?limit=1000", holds="transitions").json()["transitions"]
     return Side(run, settings, dict(sorted(updates.items())), transitions)
 
 

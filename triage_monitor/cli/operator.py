@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
     @app.command(epilog="Example: triage-monitor runs --url http://127.0.0.1:8750")
     def runs(url: Server = DEFAULT_URL, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
         """List the runs of a server."""
-        found = call("GET", url, "/v1/runs").json()
+        found = call("GET", url, "/v1/runs", holds="runs").json()
         if as_json:
             print(json.dumps(found))
             return
@@ -60,7 +60,7 @@ def register(app: typer.Typer) -> None:
         if changes:
             print(json.dumps(set_params(url, run, changes, reason), indent=2))
         elif not (release or freeze):
-            print(json.dumps(call("GET", url, f"{run_path(run)}/params").json(), indent=2))
+            print(json.dumps(call("GET", url, f"{run_path(run)}/params", holds="issuer").json(), indent=2))
         for kind, wanted in (("freeze", freeze), ("release", release)):
             if wanted:
                 body = {"kind": kind, **({"reason": reason} if reason else {})}
@@ -72,7 +72,7 @@ def set_params(url: str, run: str, changes: list[str], reason: str) -> dict[str,
     from triage_monitor.parameters import TriageParams
 
     wanted = dict(_assignment(text) for text in changes)
-    present = call("GET", url, f"{run_path(run)}/params")
+    present = call("GET", url, f"{run_path(run)}/params", holds="issuer")
     after = TriageParams.from_dict(present.json()).with_changes(wanted).to_dict()
     after["reason"] = reason or "set by hand: " + ", ".join(changes)
     headers = {"If-Match": present.headers["ETag"]}
@@ -107,8 +107,11 @@ def call(
     path: str,
     body: dict[str, Any] | None = None,
     headers: dict[str, str] | None = None,
+    *,
+    holds: str = "",
 ) -> httpx.Response:
-    """One call; InputError for what the server refuses, TriageError when it does not answer."""
+    """One call; InputError for what the server refuses, TriageError when it does not answer, or not with a JSON object
+    that `holds` what a monitor's does."""
     import httpx
 
     bearer, context = access()
@@ -137,7 +140,18 @@ def call(
         kind = InputError if answer.status_code < 500 else None
         detail = _detail(answer)
         raise kind("refused", detail) if kind is not None else TriageError(detail)
+    document = _json(answer)
+    if not answer.is_success or not isinstance(document, dict) or (holds and holds not in document):
+        what = f"with {answer.status_code} and {answer.headers.get('content-type', 'no type')[:60]}"
+        raise TriageError(f"{url} answers {what}, not as a monitor: is that its address, and no proxy's?")
     return answer
+
+
+def _json(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except (ValueError, RecursionError):
+        return None
 
 
 def access() -> tuple[dict[str, str], ssl.SSLContext]:
@@ -169,8 +183,6 @@ def _repeated(ask: Callable[[], httpx.Response]) -> httpx.Response:
 
 
 def _detail(answer: httpx.Response) -> str:
-    try:
-        document = answer.json()
-        return str(document["detail"])
-    except (ValueError, KeyError, TypeError):
-        return f"the server answered {answer.status_code}"
+    document = _json(answer)
+    known = isinstance(document, dict) and "detail" in document
+    return str(document["detail"]) if known else f"the server answered {answer.status_code}"
