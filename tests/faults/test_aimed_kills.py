@@ -153,7 +153,8 @@ def _compacted_rows() -> list[Record]:
 
 def _compact(directory: Path) -> None:
     store = SqliteStore(directory)
-    while store.thin("run-a", shards_before=STEPS - KEPT_SHARDS, summaries_before=STEPS - KEPT_SUMMARIES).result():
+    limits = {"shards_before": STEPS - KEPT_SHARDS, "summaries_before": STEPS - KEPT_SUMMARIES}
+    while store.thin("run-a", **limits).result().shards_from is not None:
         pass
     store.close()
 

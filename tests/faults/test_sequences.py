@@ -130,3 +130,19 @@ def test_restart_after_thinning_continues_with_the_same_window(tmp_path: Path) -
             windows.append(server.run("run")["window"]["indicators"]["rho_asym"])
         store.close()
     assert windows == [sum(range(6, 31)) / 50, sum(range(36, 61)) / 50]
+
+
+def test_attempt_that_goes_back_behind_what_was_thinned_is_thinned_as_well(tmp_path: Path) -> None:
+    settings, store = Settings.from_dict(SETTINGS), SqliteStore(tmp_path)
+    try:
+        with serving(settings, store) as server:
+            for attempt, first in ((0, 0), (1, 3)):
+                for step in range(first, 36):
+                    assert server.put("run", step, masses(3, 2), attempt=attempt).status_code == 201
+                live = server.sidecar.runs["run"]
+                live.closed_since_thinning = THIN_EVERY
+                server.call(thin_if_due(live, settings.store))
+        thinned = [(row.attempt, row.step) for row in store.rows(ShardRow, "run") if is_thinned(row)]
+        assert thinned == [*((0, step) for step in range(11)), *((1, step) for step in range(3, 11))]
+    finally:
+        store.close()

@@ -69,7 +69,7 @@ def test_thinned_shards_leave_room_for_the_next_ones(tmp_path: Path) -> None:
         for first in range(0, 300, 30):
             _write(store, range(first, first + 30), summary=bytes(20_000))
             before = first if thinned else 0
-            while store.thin("run-a", shards_before=before, summaries_before=before).result():
+            while store.thin("run-a", shards_before=before, summaries_before=before).result().rows:
                 pass
         store.close()
         sizes[thinned] = (tmp_path / str(thinned) / "triage.db").stat().st_size

@@ -118,7 +118,7 @@ class LiveRun:
         self.heard_at = 0.0  # as last_seen, by the monotonic clock
         self.judged_attempt = 0
         self.arriving: Counter[Place] = Counter()  # updates that a shard is on its way into: not to be thinned
-        self.thinned_before = 0  # step; looked through by this process already
+        self.thinned_before = 0  # step; what is closed before it has been looked through by this process
         self.closed_since_thinning = THIN_EVERY  # what an earlier process left over goes with the first closing
         self.transitions = 0
         self.action_count = 0

@@ -275,6 +275,7 @@ class Sidecar:
         live.action_count += closing.action is not None
         live.audited(closing.audit)
         self.tally.updates += closing.first_time
+        live.thinned_before = min(live.thinned_before, row.step)
         if live.is_thinning_due():
             self.spawn(thin_if_due(live, self.settings.store))
         if closing.params is not None:

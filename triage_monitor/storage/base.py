@@ -35,6 +35,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 from triage_monitor.storage.fence import Fence
 from triage_monitor.storage.picking import Path, Picked
 from triage_monitor.storage.records import Outcome, Record, UpdateRow
+from triage_monitor.storage.thinning import Thinned
 
 R = TypeVar("R", bound=Record)
 
@@ -121,8 +122,8 @@ class Store(Protocol):
         """(attempt, step) of every update that has more shards stored than were judged, in order."""
         ...
 
-    def thin(self, run: str, *, shards_before: int, summaries_before: int, shards_from: int = 0) -> Future[int]:
-        """One step of compaction (see `thinning`); answers how many rows it changed, 0 when nothing is left to do."""
+    def thin(self, run: str, *, shards_before: int, summaries_before: int, shards_from: int = 0) -> Future[Thinned]:
+        """One step of compaction (see `thinning`); the answer says where the next one goes on."""
         ...
 
     def close(self) -> None:

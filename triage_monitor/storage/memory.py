@@ -32,7 +32,7 @@ from triage_monitor.storage.records import (
 )
 from triage_monitor.storage.rowcodec import Cell, decode_row, encode_row
 from triage_monitor.storage.rules import admit
-from triage_monitor.storage.thinning import THINNED, is_thinned
+from triage_monitor.storage.thinning import THINNED, Thinned, is_thinned
 
 R = TypeVar("R", bound=Record)
 Key = tuple[Any, ...]
@@ -146,8 +146,8 @@ class MemoryStore:
         judged = {(row.attempt, row.step): row.shards - row.missing_shards for row in self.rows(UpdateRow, run)}
         return sorted(place for place, count in stored.items() if count > judged.get(place, 0))
 
-    def thin(self, run: str, *, shards_before: int, summaries_before: int, shards_from: int = 0) -> Future[int]:
-        future: Future[int] = Future()
+    def thin(self, run: str, *, shards_before: int, summaries_before: int, shards_from: int = 0) -> Future[Thinned]:
+        future: Future[Thinned] = Future()
         changed = 0
         with self._lock:
             waiting = set(self.unclosed(run))
@@ -166,7 +166,7 @@ class MemoryStore:
             for gone in old:
                 del self._tables[type(gone)][gone.key]
             changed += len(old)
-        future.set_result(changed)
+        future.set_result(Thinned(changed, shards_from if changed else None))
         return future
 
     def close(self) -> None:

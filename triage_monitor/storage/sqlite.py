@@ -38,7 +38,7 @@ from triage_monitor.storage.rules import admit
 from triage_monitor.storage.salvage import set_aside_count
 from triage_monitor.storage.schema import DATABASE_ERRORS, prepare
 from triage_monitor.storage.scrub import Scrub
-from triage_monitor.storage.thinning import thin_rows
+from triage_monitor.storage.thinning import Thinned, thin_rows
 
 R = TypeVar("R", bound=Record)
 GROUP_LIMIT = 256
@@ -129,8 +129,8 @@ class SqliteStore:
         require_room(self._path.parent)
         self._queue(self._count_probe).result()
 
-    def thin(self, run: str, *, shards_before: int, summaries_before: int, shards_from: int = 0) -> Future[int]:
-        """One step of compaction; see `thinning`. The answer is how many rows it changed: call again until 0."""
+    def thin(self, run: str, *, shards_before: int, summaries_before: int, shards_from: int = 0) -> Future[Thinned]:
+        """One step of compaction; see `thinning`."""
         return self._queue(lambda: self._thin(run, shards_from, shards_before, summaries_before))
 
     def adopt(self, rows: Iterable[tuple[type[Record], tuple[Cell, ...]]]) -> Future[int]:
@@ -227,8 +227,8 @@ class SqliteStore:
         return _Done(None, 0, 0)
 
     def _thin(self, run: str, shards_from: int, shards_before: int, summaries_before: int) -> _Done:
-        changed, gone = thin_rows(self._writer_db, run, shards_from, shards_before, summaries_before)
-        return _Done(changed, changed, -gone)
+        thinned, gone = thin_rows(self._writer_db, run, shards_from, shards_before, summaries_before)
+        return _Done(thinned, thinned.rows, -gone)
 
     def _adopt(self, rows: Iterable[tuple[type[Record], tuple[Cell, ...]]]) -> _Done:
         taken = 0

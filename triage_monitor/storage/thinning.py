@@ -7,14 +7,15 @@
     updates, transitions, parameters, actions: stay for good
 
 An update with a stored shard that is not judged yet keeps everything. The file does not shrink: freed pages are used
-again. One call changes at most `LIMIT` rows of a kind, so that writers wait a moment and not a minute.
+again. One call looks at `LOOK` updates and changes at most `LIMIT` rows of a kind, so that writers wait a moment and
+not a minute: a process that begins looks through the whole run once, whatever its length.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from triage_monitor.errors import StoreCorrupt
 from triage_monitor.storage.records import (
@@ -29,7 +30,16 @@ from triage_monitor.storage.records import (
 from triage_monitor.storage.rowcodec import decode_row, encode_row
 
 LIMIT = 256
+LOOK = 256
 THINNED = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Thinned:
+    """What one call did. The next one goes on with `shards_from`; None once nothing is left to do."""
+
+    rows: int
+    shards_from: int | None
 
 
 def is_thinned(row: ShardRow) -> bool:
@@ -38,11 +48,12 @@ def is_thinned(row: ShardRow) -> bool:
 
 def thin_rows(
     db: sqlite3.Connection, run: str, shards_from: int, shards_before: int, summaries_before: int
-) -> tuple[int, int]:
-    """(rows changed, how many of them are gone), within the caller's transaction."""
+) -> tuple[Thinned, int]:
+    """What was done, and how many rows are gone by it; within the caller's transaction."""
+    until = _some_updates_on(db, run, shards_from, shards_before)
     at = {name: place for place, name in enumerate(ShardRow.columns())}
     thinned = 0
-    for rowid, row in list(_full_shards(db, run, shards_from, shards_before)):
+    for rowid, row in list(_full_shards(db, run, shards_from, until)):
         *cells, checksum = encode_row(replace(row, summary=THINNED, groups=None))
         db.execute(
             f"UPDATE {ShardRow.TABLE} SET summary = ?, groups = NULL, checksum = ? WHERE rowid = ?",
@@ -51,14 +62,24 @@ def thin_rows(
         thinned += 1
     gone = _drop_summaries(db, run, summaries_before)
     for kind in (SymptomRow, HalfContentRow):
-        gone += _drop(kind, db, run, shards_from, shards_before)
-    return thinned + gone, gone
+        gone += _drop(kind, db, run, shards_from, until)
+    if thinned + gone:
+        return Thinned(thinned + gone, shards_from), gone
+    return Thinned(0, until if until < shards_before else None), 0
 
 
-# From the index of updates by step: a long run is not gone through again for every few updates.
+def _some_updates_on(db: sqlite3.Connection, run: str, first: int, before: int) -> int:
+    """The step, at most `before`, by which `LOOK` updates from `first` on are passed."""
+    sql = f"SELECT step FROM {UpdateRow.TABLE} WHERE run = ? AND step >= ? AND step < ? ORDER BY step LIMIT 1 OFFSET ?"
+    row = db.execute(sql, (run, first, before, LOOK)).fetchone()
+    return before if row is None else max(int(row[0]), first + 1)
+
+
+# From the index of updates by step: a long run is not gone through again for every few updates. The plus keeps SQLite
+# from taking the bounds of `u.step` for `s.step` too: it would look up the whole range for each update.
 _OLD = (
     f"FROM {UpdateRow.TABLE} AS u INDEXED BY {UpdateRow.TABLE}_in_order CROSS JOIN {{table}} AS s"
-    " ON s.run = u.run AND s.attempt = u.attempt AND s.step = u.step WHERE u.run = ? AND u.step >= ? AND u.step < ?"
+    " ON s.run = u.run AND s.attempt = u.attempt AND s.step = +u.step WHERE u.run = ? AND u.step >= ? AND u.step < ?"
 )
 
 
