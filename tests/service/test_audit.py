@@ -267,3 +267,25 @@ def test_disk_that_takes_a_part_of_a_line_takes_none_of_it(tmp_path: Path) -> No
     child = subprocess.run([sys.executable, "-c", textwrap.dedent(_FULL), str(path)], capture_output=True, text=True)
     assert (child.returncode, child.stdout) == (0, "2 True\n"), child.stderr
     assert read_witness(path) == ({"run": {number: Head(number, "a" * 64) for number in (1, 2, 3)}}, 0)
+
+
+_NO_DESCRIPTOR = """
+    import os, resource, sys
+    from pathlib import Path
+    from triage_monitor.errors import ConfigError
+    from triage_monitor.storage.audit_verify import verify
+    top = os.open("/dev/null", 0)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (top + 1, top + 1))
+    try:
+        verify(Path(sys.argv[1]), Path(sys.argv[1]) / "none")
+    except ConfigError as error:
+        print(error)
+"""
+
+
+def test_store_that_cannot_be_opened_is_named(made: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    """No right to read it, or no descriptor left for it."""
+    home = copied(made, tmp_path)
+    command = [sys.executable, "-c", textwrap.dedent(_NO_DESCRIPTOR), str(home)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout == f"{home}/triage.db has no audit trail that can be read: unable to open database file\n"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -39,15 +40,12 @@ def verify(directory: Path, witness: Path, expected: dict[str, Head] | None = No
     if not path.is_file():
         raise ConfigError(f"{directory} holds no store (triage.db)")
     seen, damaged = read_witness(witness)
-    with sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=30) as db:
-        try:
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=30)) as db:
             names = {str(row[0]) for row in db.execute("SELECT run FROM runs UNION SELECT run FROM audit")}
             trails = [_trail(db, run, seen.get(run, {}), expected or {}) for run in sorted({*names, *seen})]
-        except DATABASE_ERRORS as error:
-            raise ConfigError(f"{path} has no audit trail that can be read: {error}") from None
-        finally:
-            db.rollback()
-    db.close()
+    except DATABASE_ERRORS as error:
+        raise ConfigError(f"{path} has no audit trail that can be read: {error}") from None
     if damaged > 1:  # one line may have been cut short by a crash
         fault = f"{damaged} lines of the witness cannot be read"
         trails.append(Trail(str(witness), Head(0, ""), (fault,), 0))
