@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from storage.store_rows import run_row, shard_row, update_row
 
-from triage_monitor.errors import StoreFull
+from triage_monitor.errors import ConfigError, StoreFull
 from triage_monitor.storage.records import ShardRow, UpdateRow
 from triage_monitor.storage.room import ROOM_BYTES, require_room
 from triage_monitor.storage.sqlite import SqliteStore
@@ -43,7 +44,7 @@ def test_store_that_shows_no_damage_and_cannot_be_opened_is_made_anew(tmp_path: 
 _NO_ROOM = """
     import resource, sys
     from pathlib import Path
-    from triage_monitor.errors import StoreFull
+    from triage_monitor.errors import ConfigError, StoreFull
     from triage_monitor.storage.sqlite import SqliteStore
     resource.setrlimit(resource.RLIMIT_FSIZE, (200, resource.RLIM_INFINITY))
     try:
@@ -95,7 +96,7 @@ def test_probe_changes_no_row_and_leaves_no_file(tmp_path: Path) -> None:
 _PROBES = f"""
     import resource, sys
     from pathlib import Path
-    from triage_monitor.errors import StoreFull
+    from triage_monitor.errors import ConfigError, StoreFull
     from triage_monitor.storage.sqlite import SqliteStore
     store = SqliteStore(Path(sys.argv[1]))
     for most in ({ROOM_BYTES} // 2, (Path(sys.argv[1]) / "triage.db-wal").stat().st_size + 1):
@@ -121,3 +122,29 @@ def test_room_where_a_file_is_in_the_way_of_the_directory_is_refused_by_name(tmp
     (tmp_path / "recordings").touch()
     with pytest.raises(StoreFull, match="recordings takes no file"):
         require_room(tmp_path / "recordings")
+
+
+def test_database_behind_a_link_keeps_all_that_belongs_to_it_beside_the_file(tmp_path: Path) -> None:
+    """A larger disk for the database alone. Its log was not found when it had to be mended."""
+    first, second, disk = (tmp_path / name for name in ("first", "second", "disk"))
+    for directory in (first, second, disk):
+        directory.mkdir()
+    for directory in (first, second):
+        (directory / "triage.db").symlink_to(disk / "triage.db")
+    store = SqliteStore(first)
+    store.write(run_row(), shard_row(1), update_row(1)).result()
+    with pytest.raises(ConfigError, match="in use"):
+        SqliteStore(second)
+    killed = tmp_path / "killed"
+    shutil.copytree(disk, killed)  # as they stand now: what was written is in the log
+    store.close()
+    assert (killed / "triage.db-wal").stat().st_size > 0
+    with (killed / "triage.db").open("r+b") as file:
+        file.write(b"no header of a store")
+    (second / "triage.db").unlink()
+    (second / "triage.db").symlink_to(killed / "triage.db")
+    mended = SqliteStore(second)
+    assert (mended.damage.times, mended.damage.lost_writes) == (1, 0)
+    assert mended.rows(ShardRow, "run-a") == [shard_row(1)] and mended.rows(UpdateRow, "run-a") == [update_row(1)]
+    mended.close()
+    assert (second / "triage.db").is_symlink() and (killed / "damaged" / "0001" / "triage.db").exists()

@@ -76,7 +76,10 @@ class SqliteStore:
 
     def __init__(self, directory: Path, epoch_above: int = 0, *, page_bytes: int = PAGE) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._path = directory / "triage.db"
+        self._path = (directory / "triage.db").resolve()
+        directory = (
+            self._path.parent
+        )  # of a link SQLite keeps the log beside the file that it leads to: the rest as well
         self._lock_file = claim(directory)
         self._corrupt_lock = threading.Lock()
         self._corrupt: set[bytes] = set()
