@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse, Response
@@ -19,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 from triage_monitor.service.access import ANONYMOUS, caller_of
 from triage_monitor.service.body import json_body, read_model
 from triage_monitor.service.control import Desk, entry_json
+from triage_monitor.service.leaving import unless_left
 from triage_monitor.service.live import LiveRun
 from triage_monitor.service.names import MAX_STEP, Run, checked_run
 from triage_monitor.service.problems import Problem
@@ -30,7 +30,6 @@ from triage_monitor.storage.records import AckRow, ActionRow, AuditRow, ParamsRo
 MAX_WAIT_SECONDS = 60.0
 MAX_EPOCH = 1 << 53
 OPERATOR = "operator"
-T = TypeVar("T")
 _ACTOR = re.compile(r"[A-Za-z0-9@._:+-]{1,64}")
 _KEY = re.compile(r"[!-~]{1,255}")
 
@@ -67,9 +66,9 @@ def routes(sidecar: Sidecar, desk: Desk) -> APIRouter:
         if_none_match: Annotated[str | None, Header()] = None,
     ) -> Response:
         """The current parameter set; with `wait`, of a run that nobody knows yet as soon as it begins."""
-        live = await _unless_left(request, _found(sidecar, checked_run(run), wait))
+        live = await unless_left(request, _found(sidecar, checked_run(run), wait))
         if after is not None:
-            await _unless_left(request, _news(sidecar, live, after, wait))
+            await unless_left(request, _news(sidecar, live, after, wait))
         if if_none_match is not None and if_none_match == _etag(sidecar, live):
             return Response(status_code=304, headers={"ETag": _etag(sidecar, live)})
         return _params_response(sidecar, live)
@@ -152,24 +151,6 @@ def routes(sidecar: Sidecar, desk: Desk) -> APIRouter:
         return JSONResponse({"entries": [link_json(row) for row in rows], "head": head})
 
     return router
-
-
-async def _unless_left(request: Request, waiting: Coroutine[Any, Any, T]) -> T:
-    """What it waits for. Problem 400 once the reader has left: one who comes again and again must not pile up here."""
-    answer, left = asyncio.create_task(waiting), asyncio.create_task(_left(request))
-    try:
-        await asyncio.wait((answer, left), return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            raise Problem(400, "disconnected", "the reader left while it waited")
-        return answer.result()
-    finally:
-        answer.cancel()
-        left.cancel()
-
-
-async def _left(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _found(sidecar: Sidecar, run: str, wait: float) -> LiveRun:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from triage_monitor.judge.indicators import INDICATOR_NAMES
@@ -16,6 +16,7 @@ from triage_monitor.judge.run import JudgeSettings
 from triage_monitor.judge.score import SCORE
 from triage_monitor.service.events import MAX_LISTENERS
 from triage_monitor.service.joining import JOINED, unmatched_rows
+from triage_monitor.service.leaving import unless_left
 from triage_monitor.service.live import LiveRun
 from triage_monitor.service.long_reads import listed
 from triage_monitor.service.names import MAX_STEP, Run, checked_run
@@ -50,6 +51,7 @@ def routes(sidecar: Sidecar) -> APIRouter:
 
     @router.get("/{run}/series")
     async def series(
+        request: Request,
         run: Run,
         name: Annotated[list[str], Query(min_length=1, max_length=MAX_SERIES)],
         scope: Annotated[list[Scope] | None, Query(max_length=2)] = None,
@@ -70,10 +72,11 @@ def routes(sidecar: Sidecar) -> APIRouter:
                 return series_arrow(found)
             return listed("series", (item.to_dict() for item in found))
 
-        return Response(await sidecar.long_reads.run(answer), media_type=media)
+        return Response(await unless_left(request, sidecar.long_reads.run(answer)), media_type=media)
 
     @router.get("/{run}/updates")
     async def updates(
+        request: Request,
         run: Run,
         first: Annotated[int | None, Query(alias="from", ge=0, le=MAX_STEP)] = None,
         last: Annotated[int | None, Query(alias="to", ge=0, le=MAX_STEP)] = None,
@@ -87,7 +90,7 @@ def routes(sidecar: Sidecar) -> APIRouter:
             rows = effective_updates(sidecar.store, run, UpdateRow, first_step=first, last_step=last, newest=limit)
             return listed(f"{scope}s", (update_json(row, scope) for row in rows))
 
-        return Response(await sidecar.long_reads.run(answer), media_type=JSONResponse.media_type)
+        return Response(await unless_left(request, sidecar.long_reads.run(answer)), media_type=JSONResponse.media_type)
 
     @router.get("/{run}/transitions")
     async def transitions(run: Run, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> JSONResponse:

@@ -77,9 +77,7 @@ class SqliteStore:
     def __init__(self, directory: Path, epoch_above: int = 0, *, page_bytes: int = PAGE) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._path = (directory / "triage.db").resolve()
-        directory = (
-            self._path.parent
-        )  # of a link SQLite keeps the log beside the file that it leads to: the rest as well
+        directory = self._path.parent  # SQLite's log is beside the file that a link leads to; so is all else
         self._lock_file = claim(directory)
         self._corrupt_lock = threading.Lock()
         self._corrupt: set[bytes] = set()
