@@ -150,6 +150,7 @@ def test_pause_ends_when_the_monitor_is_silent_too_long() -> None:
         {"gate.w_min": (0.9, 0.1)},
         {"gate.w_min": 0.5},
         {"gate.w_min": (float("nan"), 1.0)},
+        {"gate.w_min": (0, 10**400)},
         {"precision": "nvfp4"},
         {"tis.enabled": []},
         {"gate.w_min": (0.6, 1.0)},  # the safe default's 0.5 lies outside

@@ -59,7 +59,7 @@ def checked_limits(limits: Limits | None) -> dict[str, Any]:
 def _checked_range(name: str, limit: Any) -> tuple[float, float]:
     try:
         low, high = (float(edge) for edge in limit)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"limits: '{name}' needs (low, high)") from error
     widest = BOUNDS[name]
     if not widest[0] <= low <= high <= widest[1]:
