@@ -11,8 +11,9 @@ import pytest
 from arrow_tables import stream, table
 
 from triage_monitor.errors import InputError
-from triage_monitor.summary.rows import decode_stream, encode_arrays
+from triage_monitor.summary.rows import decode_stream, encode_arrays, sound_table
 from triage_monitor.summary.rows_check import END_MARKER
+from triage_monitor.summary.rows_halves import SAMPLER, checked_half
 
 BATCHES = [table([[0.5, 0.25], [1.0]], [1.0, -1.0]).to_batches()[0] for _ in range(3)]
 
@@ -162,3 +163,16 @@ def test_ten_million_tokens_decode_without_a_copy_a_token() -> None:
     rows = decode_stream(body, max_tokens=gap.size)
     assert rows.tokens == 10_485_760
     assert pa.total_allocated_bytes() - before < 1_000_000
+
+
+@pytest.mark.parametrize("names", [["", "", ""], ["x", "x", "y"], ["entropy", "loss", "lr"]])
+def test_stream_without_a_column_of_ours_is_refused_whatever_its_columns_are_called(names: list[str]) -> None:
+    """Arrow reads every column where none is asked for: columns of one name were an error without one."""
+    lists = pa.array([[1, 2], [3]], pa.list_(pa.int64()))
+    body = stream(*pa.Table.from_arrays([lists] * 3, names=names).to_batches())
+    with pytest.raises(InputError) as caught:
+        decode_stream(body, max_tokens=9)
+    assert (caught.value.reason, caught.value.column) == ("missing_column", "gap")
+    with pytest.raises(InputError) as caught:
+        checked_half(SAMPLER, sound_table(body, max_tokens=9), max_tokens=9)
+    assert (caught.value.reason, caught.value.column) == ("missing_column", "sampler_logprobs")
