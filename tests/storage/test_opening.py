@@ -14,8 +14,8 @@ import pytest
 from storage.store_rows import run_row, shard_row, update_row
 
 from triage_monitor.errors import ConfigError, StoreFull
+from triage_monitor.storage.disk import ROOM_BYTES, require_room
 from triage_monitor.storage.records import ShardRow, UpdateRow
-from triage_monitor.storage.room import ROOM_BYTES, require_room
 from triage_monitor.storage.sqlite import SqliteStore
 
 

@@ -16,8 +16,8 @@ from prometheus_client.core import CounterMetricFamily, Metric
 
 from triage_monitor.errors import ConflictError, InputError, StoreFull
 from triage_monitor.service.intake import Address
+from triage_monitor.storage.disk import require_room
 from triage_monitor.storage.recordings_write import RecordingWriter
-from triage_monitor.storage.room import require_room
 from triage_monitor.summary.rows import UpdateRows
 
 

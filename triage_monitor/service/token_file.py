@@ -16,6 +16,7 @@ from pathlib import Path
 
 from triage_monitor.errors import ConfigError, InputError
 from triage_monitor.service.tokens import MAX_TOKENS, Scope, TokenEntry, checked_name, hashed, new_secret, read_tokens
+from triage_monitor.storage.disk import synced
 
 
 def add_token(path: Path, name: str, scopes: Iterable[Scope], now: float, expires_at: float | None) -> str:
@@ -73,11 +74,7 @@ def _replace(path: Path, entries: Iterable[TokenEntry]) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    synced(path.parent)
 
 
 def _keep_owner(path: Path, descriptor: int) -> None:

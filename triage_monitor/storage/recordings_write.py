@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from triage_monitor.errors import ConflictError, InputError
+from triage_monitor.storage.disk import synced
 from triage_monitor.storage.recordings_seal import DIGEST, UNKNOWN_DIGEST, refuse_damaged, sealed, write_digest
 from triage_monitor.summary.rows_arrow import COLUMNS, rows_from_table, table_from_rows
 from triage_monitor.summary.rows_values import UpdateRows, rows_from_arrays
@@ -116,11 +117,7 @@ class RecordingWriter:
             with suppress(OSError):
                 beside.unlink()  # what a full disk took of it would keep the disk full
             raise
-        directory = os.open(self.directory, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        synced(self.directory)
 
     def _write_beside(self, beside: Path, tables: list[pa.Table]) -> None:
         with beside.open("w+b") as file:

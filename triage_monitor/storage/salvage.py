@@ -9,7 +9,6 @@ return: killed before it, a start begins anew; killed after it, the next start o
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -18,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from triage_monitor.errors import StoreCorrupt
+from triage_monitor.storage.disk import synced
 from triage_monitor.storage.ledger import Ledger, Mended, ledger_from, write_ledger
 from triage_monitor.storage.pages import Pages, Value
 from triage_monitor.storage.records import ALL_KINDS, Record, SymptomRow, WorstRow
@@ -66,9 +66,9 @@ def fresh_file(path: Path) -> Path:
 
 def put_in_place(beside: Path, path: Path) -> None:
     """Durable before it has its name, and its name durable too."""
-    _synced(beside)
+    synced(beside)
     beside.replace(path)
-    _synced(path.parent)
+    synced(path.parent)
 
 
 def finish(path: Path) -> None:
@@ -84,7 +84,7 @@ def finish(path: Path) -> None:
         for file in left:
             file.rename(aside / file.name)
     ready.rename(path)
-    _synced(path.parent)
+    synced(path.parent)
 
 
 def set_aside_count(directory: Path) -> int:
@@ -196,11 +196,3 @@ def _keep(db: sqlite3.Connection, kind: type[Record], rowid: int, cells: list[Va
     except sqlite3.IntegrityError:  # the row id was used again after its row had gone
         db.execute(sql.insert_anew, cells)
     return 0 if known is not None else 1
-
-
-def _synced(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 from triage_monitor.errors import StoreCorrupt, StoreFull, TriageError
 from triage_monitor.storage.base import Damage
+from triage_monitor.storage.disk import require_room
 from triage_monitor.storage.fence import next_fence
 from triage_monitor.storage.ledger import Ledger, Mark, Mended, stored_ledger, transaction, write_ledger
 from triage_monitor.storage.mend import SUSPECT_NAME, mend
@@ -32,7 +33,6 @@ from triage_monitor.storage.pages import PAGE
 from triage_monitor.storage.picking import Path as ReportPath
 from triage_monitor.storage.picking import Picked, picked_rows
 from triage_monitor.storage.records import HalfRow, Outcome, Record, Rule, RunRow, ShardRow, UpdateRow
-from triage_monitor.storage.room import require_room
 from triage_monitor.storage.rowcodec import Cell, checksum, decode_row, encode_row
 from triage_monitor.storage.rules import admit
 from triage_monitor.storage.salvage import set_aside_count

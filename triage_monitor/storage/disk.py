@@ -1,4 +1,4 @@
-"""Whether a directory takes files now: asked of a disk that refused the last write."""
+"""What is asked of the disk itself: that it keeps what was written, and whether it takes anything now."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ from pathlib import Path
 from triage_monitor.errors import StoreFull
 
 ROOM_BYTES = 1 << 20
+
+
+def synced(path: Path) -> None:
+    """Of a file its content, of a directory the names in it: on disk when this returns. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def require_room(directory: Path) -> None:
